@@ -1,0 +1,32 @@
+// Package zz pins dependencies while packages are being written; removed by the first go mod tidy.
+package zz
+
+import (
+	_ "cel.dev/cel-go/cel"
+	_ "github.com/PuerkitoBio/goquery"
+	_ "github.com/anishathalye/porcupine"
+	_ "github.com/caarlos0/env/v11"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/google/uuid"
+	_ "github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/pressly/goose/v3"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/rogpeppe/go-internal/testscript"
+	_ "github.com/santhosh-tekuri/jsonschema/v6"
+	_ "github.com/spf13/cobra"
+	_ "github.com/stretchr/testify/require"
+	_ "github.com/wneessen/go-mail"
+	_ "go.uber.org/goleak"
+	_ "go.yaml.in/yaml/v3"
+	_ "golang.org/x/crypto/argon2"
+	_ "golang.org/x/crypto/chacha20poly1305"
+	_ "golang.org/x/mod/sumdb/note"
+	_ "golang.org/x/mod/sumdb/tlog"
+	_ "golang.org/x/net/http/httpguts"
+	_ "golang.org/x/sync/errgroup"
+	_ "golang.org/x/text/language"
+	_ "golang.org/x/time/rate"
+	_ "modernc.org/sqlite"
+	_ "pgregory.net/rapid"
+)
