@@ -1,0 +1,357 @@
+// Package sqlstore keeps Holdpoint's rows in SQLite or PostgreSQL. One body of hand-written SQL serves both: statements
+// use $N placeholders, and only {{now}} (the database's clock in microseconds), {{for_update}}, {{for_share}} and
+// {{skip_locked}} differ. $1 of a statement that reads the clock is always the explicit instant of a test, or NULL.
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+	"modernc.org/sqlite"
+
+	"github.com/holdpoint/holdpoint"
+	"github.com/holdpoint/holdpoint/internal/store"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Options opens a store.
+type Options struct {
+	DSN    string           // sqlite:PATH or postgres://…
+	Direct string           // PostgreSQL connection that does not pass a transaction pooler, for LISTEN and migrations; "" polls
+	Now    func() time.Time // tests only: an explicit clock in place of the database's; nil in production
+	Log    *slog.Logger     // nil discards
+}
+
+// Store implements store.Store.
+type Store struct {
+	write    *sql.DB // SQLite: a pool of one; PostgreSQL: the pool
+	read     *sql.DB
+	direct   string
+	postgres bool
+	now      func() time.Time
+	log      *slog.Logger
+	wake     chan string
+	stop     context.CancelFunc
+}
+
+var _ store.Store = (*Store)(nil)
+
+// lockWait bounds how long a statement waits for another transaction. Fail closed: the call answers unavailable and
+// changes nothing.
+const lockWait = 5 * time.Second
+
+// Open connects and checks the database's version and durability; it does not migrate.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	s := &Store{direct: o.Direct, now: o.Now, log: o.Log, wake: make(chan string, 16)}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case strings.HasPrefix(o.DSN, "sqlite:"):
+		if err := s.openSQLite(strings.TrimPrefix(o.DSN, "sqlite:")); err != nil {
+			return nil, err
+		}
+	case strings.HasPrefix(o.DSN, "postgres://"), strings.HasPrefix(o.DSN, "postgresql://"):
+		if err := s.openPostgres(o.DSN); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "HOLDPOINT_DB must be sqlite:PATH or postgres://…")
+	}
+	if err := s.Ping(ctx); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	ctx, s.stop = context.WithCancel(context.Background())
+	if s.postgres && s.direct != "" {
+		go s.listen(ctx)
+	}
+	return s, nil
+}
+
+func (s *Store) openSQLite(path string) error {
+	dsn := "file:" + path + "?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)"
+	var err error
+	if s.write, err = sql.Open("sqlite", dsn+"&_txlock=immediate"); err != nil {
+		return unavailable("open", err)
+	}
+	s.write.SetMaxOpenConns(1)
+	if s.read, err = sql.Open("sqlite", dsn+"&_pragma=query_only(1)"); err != nil {
+		return unavailable("open", err)
+	}
+	s.read.SetMaxOpenConns(4)
+	var version string
+	if err := s.write.QueryRow("SELECT sqlite_version()").Scan(&version); err != nil {
+		return unavailable("open", err)
+	}
+	var a, b, c int
+	if _, err := fmt.Sscanf(version, "%d.%d.%d", &a, &b, &c); err != nil || a*1_000_000+b*1_000+c < 3_051_003 {
+		return holdpoint.Errorf(holdpoint.CodeUnavailable, "SQLite %s can corrupt a WAL database on reset; 3.51.3 or later is needed", version)
+	}
+	return nil
+}
+
+func (s *Store) openPostgres(dsn string) error {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return holdpoint.Errorf(holdpoint.CodeInvalidRequest, "HOLDPOINT_DB is not a PostgreSQL connection string")
+	}
+	// No named statements and no session state: a transaction pooler may give each transaction another connection.
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
+	s.postgres = true
+	s.write = stdlib.OpenDB(*cfg)
+	s.write.SetMaxOpenConns(24)
+	s.write.SetMaxIdleConns(24)
+	s.read = s.write
+	return nil
+}
+
+// Migrate brings the schema up to date, forward only, under a session lock on PostgreSQL.
+func (s *Store) Migrate(ctx context.Context) error {
+	db, dialect := s.write, goose.DialectSQLite3
+	opts := []goose.ProviderOption{goose.WithLogger(goose.NopLogger()), goose.WithDisableGlobalRegistry(true)}
+	if s.postgres {
+		dialect = goose.DialectPostgres
+		dsn := s.direct
+		if dsn != "" {
+			d, err := sql.Open("pgx", dsn)
+			if err != nil {
+				return unavailable("migrate", err)
+			}
+			defer d.Close()
+			db = d
+		}
+		locker, err := lock.NewPostgresSessionLocker()
+		if err != nil {
+			return err
+		}
+		opts = append(opts, goose.WithSessionLocker(locker))
+	}
+	entries, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil {
+		return err
+	}
+	for i, name := range entries {
+		text, err := migrations.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		stmt := strings.ReplaceAll(string(text), "{{bytes}}", map[bool]string{true: "BYTEA", false: "BLOB"}[s.postgres])
+		opts = append(opts, goose.WithGoMigrations(goose.NewGoMigration(int64(i+1), &goose.GoFunc{
+			RunTx: func(ctx context.Context, tx *sql.Tx) error {
+				for part := range strings.SplitSeq(stmt, ";\n") {
+					if strings.TrimSpace(part) == "" {
+						continue
+					}
+					if _, err := tx.ExecContext(ctx, part); err != nil {
+						return fmt.Errorf("%s: %w", name, err)
+					}
+				}
+				return nil
+			}}, nil)))
+	}
+	p, err := goose.NewProvider(dialect, db, nil, opts...)
+	if err != nil {
+		return err
+	}
+	if _, err := p.Up(ctx); err != nil {
+		return unavailable("migrate", err)
+	}
+	return nil
+}
+
+// expand puts the dialect's words into a statement.
+func (s *Store) expand(q string) string {
+	var r *strings.Replacer
+	if s.postgres {
+		r = strings.NewReplacer(
+			"{{now}}", "COALESCE(CAST($1 AS BIGINT), CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT))",
+			"{{for_update}}", "FOR UPDATE", "{{for_share}}", "FOR SHARE", "{{skip_locked}}", "SKIP LOCKED")
+	} else {
+		r = strings.NewReplacer(
+			"{{now}}", "COALESCE(CAST($1 AS BIGINT), CAST(unixepoch('subsec') * 1000000 AS BIGINT))",
+			"{{for_update}}", "", "{{for_share}}", "", "{{skip_locked}}", "")
+	}
+	return r.Replace(q)
+}
+
+// clock is the first argument of every statement that reads {{now}}.
+func (s *Store) clock() any {
+	if s.now == nil {
+		return nil
+	}
+	return s.now().UnixMicro()
+}
+
+// tx is one transaction with the verb that it belongs to.
+type tx struct {
+	*sql.Tx
+	s *Store
+}
+
+// do runs fn in one transaction and repeats it, a bounded number of times, when the database asks for that
+// (serialization failure, deadlock, busy). fn must not keep anything from a run that did not commit.
+func (s *Store) do(ctx context.Context, verb string, fn func(t *tx) error) error {
+	const tries = 5
+	for n := 1; ; n++ {
+		err := s.once(ctx, verb, fn)
+		if err == nil || n == tries || !restart(err) || ctx.Err() != nil {
+			var known *holdpoint.Error
+			if err == nil || errors.As(err, &known) {
+				return err
+			}
+			return unavailable(verb, err)
+		}
+		timer := time.NewTimer(time.Duration(n*n) * 5 * time.Millisecond)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+func (s *Store) once(ctx context.Context, verb string, fn func(t *tx) error) (err error) {
+	raw, err := s.write.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("%s: begin: %w", verb, err)
+	}
+	defer func() { _ = raw.Rollback() }()
+	if s.postgres {
+		if _, err := raw.ExecContext(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", lockWait.Milliseconds())); err != nil {
+			return fmt.Errorf("%s: %w", verb, err)
+		}
+	}
+	if err := fn(&tx{Tx: raw, s: s}); err != nil {
+		return err
+	}
+	if err := raw.Commit(); err != nil {
+		return fmt.Errorf("%s: commit: %w", verb, err)
+	}
+	return nil
+}
+
+// restart reports whether the whole transaction may be run again, by numeric code, never by message.
+func restart(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code == "40001" || pg.Code == "40P01"
+	}
+	var lite *sqlite.Error
+	if errors.As(err, &lite) {
+		return lite.Code()&0xff == 5 || lite.Code()&0xff == 6 // SQLITE_BUSY, SQLITE_LOCKED
+	}
+	return false
+}
+
+// unique reports whether err is a violated unique constraint.
+func unique(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code == "23505"
+	}
+	var lite *sqlite.Error
+	return errors.As(err, &lite) && (lite.Code() == 2067 || lite.Code() == 1555) // SQLITE_CONSTRAINT_UNIQUE, _PRIMARYKEY
+}
+
+func unavailable(verb string, err error) error {
+	return holdpoint.Errorf(holdpoint.CodeUnavailable, "the store did not answer %s; repeat the call", verb).Wrap(err)
+}
+
+// Now implements store.Store.
+func (s *Store) Now(ctx context.Context) (time.Time, error) {
+	var us int64
+	if err := s.read.QueryRowContext(ctx, s.expand("SELECT {{now}}"), s.clock()).Scan(&us); err != nil {
+		return time.Time{}, unavailable("now", err)
+	}
+	return instant(us), nil
+}
+
+// Ping implements store.Store.
+func (s *Store) Ping(ctx context.Context) error {
+	if err := s.write.PingContext(ctx); err != nil {
+		return unavailable("ping", err)
+	}
+	return nil
+}
+
+// Wake implements store.Store.
+func (s *Store) Wake() <-chan string { return s.wake }
+
+// Close implements store.Store.
+func (s *Store) Close() error {
+	if s.stop != nil {
+		s.stop()
+	}
+	if s.read != s.write {
+		_ = s.read.Close()
+	}
+	return s.write.Close()
+}
+
+// listen turns notifications of other processes into wake-up hints; it reconnects for as long as the store is open.
+func (s *Store) listen(ctx context.Context) {
+	for ctx.Err() == nil {
+		conn, err := pgx.Connect(ctx, s.direct)
+		if err == nil {
+			_, err = conn.Exec(ctx, "LISTEN holdpoint")
+			for err == nil {
+				var n *pgconn.Notification
+				if n, err = conn.WaitForNotification(ctx); err == nil {
+					s.hint(n.Payload)
+				}
+			}
+			_ = conn.Close(context.WithoutCancel(ctx))
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// hint wakes a loop of this process; a full channel means that it is awake anyway.
+func (s *Store) hint(kind string) {
+	select {
+	case s.wake <- kind:
+	default:
+	}
+}
+
+// notify tells other processes at commit that work of a kind is there. SQLite has one process.
+func (t *tx) notify(ctx context.Context, kind string) error {
+	if !t.s.postgres {
+		return nil
+	}
+	_, err := t.ExecContext(ctx, "SELECT pg_notify('holdpoint', $1)", kind)
+	return err
+}
+
+// instant turns microseconds into a UTC time.
+func instant(us int64) time.Time { return time.UnixMicro(us).UTC() }
+
+// instantPtr turns nullable microseconds into a time.
+func instantPtr(us sql.NullInt64) *time.Time {
+	if !us.Valid {
+		return nil
+	}
+	t := instant(us.Int64)
+	return &t
+}
+
+// micros turns a duration into microseconds.
+func micros(d time.Duration) int64 { return d.Microseconds() }
