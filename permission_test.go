@@ -359,6 +359,8 @@ func TestDenialNamesTheNearestMissingRight(t *testing.T) {
 	o.GateRoles = []string{"support-lead", "finance-lead"}
 	require.Equal(t, "role support-lead or finance-lead", holdpoint.Permit(person("physician"), holdpoint.ActionApprovalDecide, o).Right)
 
+	require.Equal(t, "role support-lead or finance-lead", holdpoint.Permit(person("physician"), holdpoint.ActionApprovalView, o).Right, "the first row of several")
+
 	a := person("auditor")
 	a.Scopes = []holdpoint.Scope{"switch"}
 	require.Equal(t, "scope read or content", holdpoint.Permit(a, holdpoint.ActionApprovalView, o).Right, "the role is there, the scope is not")
