@@ -5,6 +5,8 @@
 #   . .tmp/testenv.env              exports HOLDPOINT_TEST_POSTGRES, which internal/testenv reads
 #   scripts/testservices.sh stop    stops it and removes its data
 #
+#   scripts/testservices.sh run COMMAND…   does all three around a command, and exits as that does
+#
 # It listens on loopback, on a free port, and shares nothing with a cluster of the system. Tests work without it too:
 # each test binary then starts a cluster of its own, which only takes longer.
 set -euo pipefail
@@ -73,8 +75,17 @@ start() {
 case ${1:-} in
 start) start ;;
 stop) stop ;;
+run)
+	shift
+	state=.tmp/testenv.$$.env # its own, beside another run in this tree
+	trap stop EXIT
+	trap 'exit 130' INT TERM
+	start
+	. "$state"
+	"$@"
+	;;
 *)
-	echo "usage: scripts/testservices.sh start|stop" >&2
+	echo "usage: scripts/testservices.sh start|stop|run COMMAND…" >&2
 	exit 2
 	;;
 esac

@@ -1,0 +1,66 @@
+# Each target has a limit of its own, so that nothing hangs. Tools that are built land in .cache/bin, results in bin/.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := build
+limit = timeout --kill-after=30s
+
+golangci_version := v2.15.0
+golangci := .cache/bin/golangci-lint-$(golangci_version)
+
+.PHONY: demo build test lint e2e deps format vet layout race fuzz generated clean
+
+## The main job in front of your eyes: deliveries, duplicates, an approval page, a provider that stalls.
+demo:
+	go run ./cmd/holdpoint demo $(ARGS)
+
+## One static binary, bin/holdpoint.
+build:
+	@CGO_ENABLED=0 $(limit) 10m go build -trimpath -o bin/holdpoint ./cmd/holdpoint
+
+## Installs what is missing, then checks and tests everything on both databases. Prints the time of each stage.
+test:
+	@scripts/test.sh
+
+## Linters beyond gofmt and go vet. The first call builds the linter (about 4 CPU minutes).
+lint: format vet $(golangci)
+	@$(limit) 8m $(golangci) run ./...
+
+## The real binary and the real browser.
+e2e: build
+	@HOLDPOINT_BIN=$(CURDIR)/bin/holdpoint $(limit) 8m scripts/testservices.sh run \
+		go test -tags e2e -count=1 -timeout 7m ./e2e/...
+
+# The parts of `make test`, in its order.
+
+deps:
+	@$(limit) 15m scripts/deps.sh
+
+format:
+	@found=$$($(limit) 1m gofmt -l $$(git ls-files -co --exclude-standard '*.go')) && \
+		if [[ -n $$found ]]; then printf 'gofmt these files:\n%s\n' "$$found"; exit 1; fi
+
+vet:
+	@$(limit) 10m go vet ./...
+
+layout:
+	@$(limit) 3m go test -count=1 -run '^TestLayout' .
+
+race:
+	@$(limit) 18m scripts/testservices.sh run \
+		go test -race -shuffle=on -count=1 -vet=off -timeout 12m $$(go list ./... | grep -v /e2e)
+
+fuzz:
+	@$(limit) 8m scripts/fuzz.sh
+
+# What is generated is as committed, and go.mod lists what is used.
+generated:
+	@$(limit) 3m scripts/generated.sh
+
+$(golangci):
+	@mkdir -p .cache/bin/build
+	@GOBIN=$(CURDIR)/.cache/bin/build GOFLAGS=-buildvcs=false $(limit) 10m \
+		go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(golangci_version)
+	@mv .cache/bin/build/golangci-lint $@
+
+clean:
+	rm -rf bin .tmp
