@@ -36,7 +36,7 @@ deps:
 	@$(limit) 15m scripts/deps.sh
 
 format:
-	@found=$$($(limit) 1m gofmt -l $$(git ls-files -co --exclude-standard '*.go')) && \
+	@found=$$($(limit) 1m gofmt -l *.go */) && \
 		if [[ -n $$found ]]; then printf 'gofmt these files:\n%s\n' "$$found"; exit 1; fi
 
 vet:

@@ -238,10 +238,10 @@ func takesRapid(f *ast.FuncType) bool {
 
 func TestLayoutFindsSkips(t *testing.T) {
 	const source = `package p
-func TestA(t *testing.T) { t.Skip("no database") }
-func TestB(t *testing.T) { if testing.Short() { t.SkipNow() } }
-func FuzzC(f *testing.F) { f.Fuzz(func(t *testing.T, b []byte) { t.Skip() }) }
-func TestD(t *testing.T) { rapid.Check(t, func(t *rapid.T) { t.Skip() }) }
+		func TestA(t *testing.T) { t.Skip("no database") }
+		func TestB(t *testing.T) { if testing.Short() { t.SkipNow() } }
+		func FuzzC(f *testing.F) { f.Fuzz(func(t *testing.T, b []byte) { t.Skip() }) }
+		func TestD(t *testing.T) { rapid.Check(t, func(t *rapid.T) { t.Skip() }) }
 `
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, "p_test.go", source, parser.SkipObjectResolution)

@@ -6,7 +6,10 @@ cd "$(dirname "$0")/.."
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 
-run() { timeout --kill-after=10s 3m go test -run '^$' -fuzz "^$2\$" -fuzztime "${FUZZTIME:-5s}" "./$1" >"$out" 2>&1; }
+run() {
+	timeout --kill-after=10s 3m go test -run '^$' -fuzz "^$2\$" -fuzztime "${FUZZTIME:-5s}" "./$1" >"$out" 2>&1 </dev/null &&
+		! grep -q 'no fuzz tests to fuzz' "$out"
+}
 
 git grep -ho --untracked -E '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' >/dev/null || { echo "fuzz: no targets"; exit 0; }
 git grep -o --untracked -E '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | while IFS=: read -r file declaration; do
