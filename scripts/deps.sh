@@ -20,7 +20,7 @@ has_pgbouncer() { command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]
 has_chromium() { command -v chromium >/dev/null || command -v google-chrome >/dev/null; }
 
 missing=()
-has_postgres || missing+=(postgresql postgresql-contrib)
+has_postgres || missing+=(postgresql)
 has_pgbouncer || missing+=(pgbouncer)
 has_chromium || missing+=(chromium)
 
