@@ -40,7 +40,9 @@ func TestCanonical(t *testing.T) {
 		`[1e20,1e21,123e19,0.000001,0.0000001]`:                                  `[100000000000000000000,1e+21,1.23e+21,0.000001,1e-7]`,
 		`[1e1000000000,-12e-1000000000]`:                                         `[1e+1000000000,-1.2e-999999999]`,
 		`[1e9223372036854775807,10e9223372036854775806,1e-99999999999999999999]`: `[1e+9223372036854775807,1e+9223372036854775807,1e-99999999999999999999]`,
-		`333333333.33333329`:                                                     `333333333.33333329`, // the deviation: RFC 8785 would round to a double
+		`[10e9999999999999999999,0.001e1000000000000000000,100e-1000000000000000000,0.01e-9999999999999999999]`: `[1e+10000000000000000000,1e+999999999999999997,1e-999999999999999998,1e-10000000000000000001]`,
+		`[123.4e1999999999999999999999,0.1e-1999999999999999999999]`:                                            `[1.234e+2000000000000000000001,1e-2000000000000000000000]`,
+		`333333333.33333329`: `333333333.33333329`, // the deviation: RFC 8785 would round to a double
 	} {
 		got, err := payload.Canonical([]byte(doc), payload.Limits{})
 		require.NoError(t, err, doc)
@@ -146,7 +148,7 @@ func TestHostileDocumentsAreCheap(t *testing.T) {
 		start := time.Now()
 		_, err := payload.Canonical([]byte(doc), payload.Limits{})
 		require.NoError(t, err, name)
-		require.Less(t, time.Since(start), 5*time.Second, name)
+		require.Less(t, time.Since(start), 2*time.Second, name)
 	}
 }
 
@@ -195,11 +197,14 @@ type twin struct{ one, two string }
 
 func value(depth int) *rapid.Generator[twin] {
 	return rapid.Custom(func(t *rapid.T) twin {
-		top := 5
-		if depth == 0 {
-			top = 3
+		kinds := []int{0, 1, 2, 3, 4, 5, 5}
+		switch depth {
+		case 0:
+			kinds = kinds[:4]
+		case 4:
+			kinds = kinds[4:] // a container at the top
 		}
-		switch rapid.IntRange(0, top).Draw(t, "kind") {
+		switch rapid.SampledFrom(kinds).Draw(t, "kind") {
 		case 0:
 			n := rapid.SampledFrom([]twin{{"1", "10e-1"}, {"0", "-0.0"}, {"-15e2", "-1500"}, {"9007199254740993", "9007199254740993.0"},
 				{"1e400", "0.01E+402"}, {"0.000123", "1.23e-4"}}).Draw(t, "number")

@@ -20,7 +20,10 @@ type Contract struct {
 }
 
 // contractURL stands for the schema while it is compiled. Nothing is ever loaded from it.
-const contractURL = "contract:///schema.json"
+const (
+	contractBase = "contract:///"
+	contractURL  = contractBase + "schema.json"
+)
 
 // schemaLimits bounds the schema file itself.
 var schemaLimits = Limits{MaxBytes: 1 << 20, MaxDepth: 100}
@@ -80,7 +83,7 @@ func schemaProblem(err error) string {
 	var pattern *jsonschema.InvalidRegexError
 	switch {
 	case errors.As(err, &load):
-		return fmt.Sprintf("%q lies outside of it; put what you refer to into $defs", load.URL)
+		return fmt.Sprintf("%q lies outside of it; put what you refer to into $defs", strings.TrimPrefix(load.URL, contractBase))
 	case errors.As(err, &pattern):
 		return fmt.Sprintf("the pattern %q is not supported (RE2 syntax, no look-around)", pattern.Regex)
 	}

@@ -86,8 +86,8 @@ func settled(faults []Fault) []Fault {
 	return faults[:min(len(faults), maxFaults)]
 }
 
-// violations turns what the validator found into faults.
-func (c *Contract) violations(err error) []Fault {
+// violations turns what the validator found in value into faults.
+func (c *Contract) violations(value any, err error) []Fault {
 	if err == nil {
 		return nil
 	}
@@ -95,14 +95,14 @@ func (c *Contract) violations(err error) []Fault {
 	if !errors.As(err, &invalid) {
 		return []Fault{fault("", "schema", "cannot be held against the contract")} // fail closed
 	}
-	faults := c.flatten(invalid, nil)
+	faults := c.flatten(value, invalid, nil)
 	if len(faults) == 0 {
 		faults = []Fault{fault("", "schema", "does not satisfy the contract")}
 	}
 	return faults
 }
 
-func (c *Contract) flatten(e *jsonschema.ValidationError, faults []Fault) []Fault {
+func (c *Contract) flatten(value any, e *jsonschema.ValidationError, faults []Fault) []Fault {
 	at := pointer(e.InstanceLocation, c.shown)
 	switch k := e.ErrorKind.(type) {
 	case *kind.Required:
@@ -115,20 +115,20 @@ func (c *Contract) flatten(e *jsonschema.ValidationError, faults []Fault) []Faul
 		}
 		return faults
 	case *kind.PropertyNames:
-		return append(faults, fault(at+pointer([]string{k.Property}, c.shown), "field_name", "is not an allowed field name"))
+		return append(faults, c.misnamed(value, len(e.InstanceLocation), k.Property))
 	case *kind.FalseSchema:
 		if strings.HasSuffix(e.SchemaURL, "/unevaluatedProperties") || strings.HasSuffix(e.SchemaURL, "/additionalProperties") {
 			return append(faults, c.unknown(e.InstanceLocation))
 		}
 	case *kind.AnyOf, *kind.OneOf:
 		if branch := likelyBranch(e); branch != nil {
-			return c.flatten(branch, faults)
+			return c.flatten(value, branch, faults)
 		}
 	case *kind.Contains, *kind.MinContains, *kind.MaxContains, *kind.Not:
 	default:
 		if len(e.Causes) > 0 {
 			for _, cause := range e.Causes {
-				faults = c.flatten(cause, faults)
+				faults = c.flatten(value, cause, faults)
 			}
 			return faults
 		}
@@ -148,6 +148,37 @@ func (c *Contract) missing(at []string, names []string) []Fault {
 
 func (c *Contract) unknown(at []string) Fault {
 	return fault(pointer(at, c.shown), "unknown_field", "is not a field of the contract; leave it out")
+}
+
+// misnamed finds the field with a name that is not allowed. The validator reports the depth of its object reliably but not
+// the path, which its later steps overwrite, so the field is looked up; without a pointer if there are several.
+func (c *Contract) misnamed(value any, depth int, name string) Fault {
+	var found [][]string
+	var search func(v any, path []string)
+	search = func(v any, path []string) {
+		switch v := v.(type) {
+		case map[string]any:
+			if _, ok := v[name]; ok && len(path) == depth {
+				found = append(found, append(slices.Clone(path), name))
+			}
+			for token, below := range v {
+				if len(path) < depth {
+					search(below, append(path, token))
+				}
+			}
+		case []any:
+			for i, below := range v {
+				if len(path) < depth {
+					search(below, append(path, strconv.Itoa(i)))
+				}
+			}
+		}
+	}
+	search(value, nil)
+	if len(found) == 1 {
+		return fault(pointer(found[0], c.shown), "field_name", "is not an allowed field name")
+	}
+	return fault("", "field_name", "must not have a field named %q", c.shown(name))
 }
 
 // likelyBranch picks the alternative that the model meant: the only one whose type fits. nil if that is not clear.

@@ -160,7 +160,7 @@ func (c *Contract) check(text []byte) []Fault {
 	}
 	faults := c.numbers(value, nil, nil)
 	if len(faults) == 0 {
-		faults = c.violations(c.schema.Validate(value))
+		faults = c.violations(value, c.schema.Validate(value))
 	}
 	return settled(faults)
 }

@@ -2,7 +2,6 @@ package payload
 
 import (
 	"bytes"
-	"math/big"
 	"strconv"
 )
 
@@ -123,13 +122,26 @@ func (d decimal) append(out []byte) []byte {
 		}
 		return strconv.AppendInt(out, n-1, 10)
 	}
-	e, _ := new(big.Int).SetString(string(d.exp), 10)
 	if d.expMinus {
-		e.Neg(e)
-	} else {
-		out = append(out, '+')
+		return append(append(out, '-'), addSmall(d.exp, 1-d.point)...)
 	}
-	return e.Add(e, big.NewInt(d.point-1)).Append(out, 10)
+	return append(append(out, '+'), addSmall(d.exp, d.point-1)...)
+}
+
+// addSmall adds to a decimal number that is larger than the amount. It works on the digits, because an exponent may fill
+// a whole document and converting it to binary takes quadratic time.
+func addSmall(digits []byte, amount int64) []byte {
+	sum := bytes.Clone(digits)
+	for i := len(sum) - 1; i >= 0 && amount != 0; i-- {
+		amount += int64(sum[i] - '0')
+		digit := (amount%10 + 10) % 10
+		sum[i] = byte('0' + digit)
+		amount = (amount - digit) / 10
+	}
+	if amount > 0 {
+		sum = append([]byte{byte('0' + amount)}, sum...)
+	}
+	return bytes.TrimLeft(sum, "0")
 }
 
 func appendZeros(out []byte, n int64) []byte {
