@@ -58,8 +58,9 @@ func (r *reader) report(n *yaml.Node, severity, code, format string, args ...any
 	if n != nil {
 		line, column = max(n.Line, 1), max(n.Column, 1)
 	}
-	r.failed = r.failed || severity == SeverityError
-	if len(r.findings) < maxFindings {
+	first := severity == SeverityError && !r.failed // is always told
+	r.failed = r.failed || first
+	if len(r.findings) < maxFindings || first {
 		r.findings = append(r.findings, Finding{line, column, severity, code, fmt.Sprintf(format, args...)})
 	}
 }

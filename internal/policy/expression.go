@@ -118,13 +118,25 @@ func issueError(issues *cel.Issues) error {
 	return fmt.Errorf("%s (at character %d of the expression)", message, first.Location.Column()+1)
 }
 
-// inspect lists the variables that a parsed expression reads and refuses fields that `run` and `effect` do not have.
+// grows are the functions whose result can be the product of two inputs; they take constants only, so that no content
+// makes a small expression fill the memory.
+var grows = []string{"replace", "join"}
+
+// inspect lists the variables that a parsed expression reads, and refuses fields that `run` and `effect` do not have and
+// arguments that could make a result grow out of bounds.
 func inspect(tree *celast.AST) (reads []string, err error) {
 	celast.PreOrderVisit(tree.Expr(), celast.NewExprVisitor(func(e celast.Expr) {
 		switch e.Kind() {
 		case celast.IdentKind:
 			if name := e.AsIdent(); !slices.Contains(reads, name) {
 				reads = append(reads, name)
+			}
+		case celast.CallKind:
+			call := e.AsCall()
+			for _, arg := range call.Args() {
+				if err == nil && slices.Contains(grows, call.FunctionName()) && arg.Kind() != celast.LiteralKind {
+					err = fmt.Errorf("%s() takes constants as arguments", call.FunctionName())
+				}
 			}
 		case celast.SelectKind:
 			s := e.AsSelect()
