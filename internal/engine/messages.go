@@ -226,3 +226,13 @@ func sentenceItems(rendered []policy.Rendered) []lang.Item {
 	}
 	return items
 }
+
+// LeaseMessages leases due messages for one dispatcher.
+func (e *Engine) LeaseMessages(ctx context.Context, owner string, lease time.Duration, limit int) ([]store.Message, error) {
+	return e.store.LeaseMessages(ctx, owner, lease, limit)
+}
+
+// SettleMessage records what became of a leased message; state pending asks for another try after wait.
+func (e *Engine) SettleMessage(ctx context.Context, owner string, m store.Message, state, detail string, wait time.Duration) error {
+	return e.store.SettleMessage(ctx, owner, m.ID, m.Tenant, state, detail, wait)
+}
