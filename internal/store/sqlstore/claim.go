@@ -1,0 +1,365 @@
+package sqlstore
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdpoint/holdpoint"
+	"github.com/holdpoint/holdpoint/internal/store"
+)
+
+// The bounds of a claim.
+const (
+	maxClaims = 1000        // rows of one statement; SQLite takes 32,766 parameters
+	notedEach = 20          // duplicates and mismatches of a run that become events one by one; the statements say it too
+	sweptSoon = time.Second // retry-after of a run that no claim may take and the sweeper has yet to end
+)
+
+// ClaimRuns implements store.Runs.
+func (s *Store) ClaimRuns(ctx context.Context, claims []store.Claim) ([]store.ClaimResult, error) {
+	if len(claims) == 0 {
+		return nil, nil
+	}
+	if len(claims) > maxClaims {
+		return nil, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "at most %d claims go into one statement; send fewer", maxClaims)
+	}
+	// Every replica locks rows in the order of their identity, so that two batches cannot wait for each other.
+	order := make([]int, len(claims))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		x, y := claims[a], claims[b]
+		return cmp.Or(strings.Compare(x.Tenant, y.Tenant), strings.Compare(x.Scope, y.Scope), strings.Compare(x.KeyHMAC, y.KeyHMAC))
+	})
+	sorted := make([]store.Claim, len(claims))
+	for i, n := range order {
+		sorted[i] = claims[n]
+	}
+	var results map[identity]store.ClaimResult
+	err := s.do(ctx, "ClaimRuns", func(t *tx) error {
+		var events []event
+		var err error
+		if results, events, err = t.claim(ctx, sorted); err != nil {
+			return err
+		}
+		var lost []store.Claim
+		for _, c := range sorted {
+			if _, won := results[identityOf(c)]; !won {
+				lost = append(lost, c)
+			}
+		}
+		more, err := t.countClaims(ctx, lost, results)
+		if err != nil {
+			return err
+		}
+		events = append(events, more...)
+		return t.record(ctx, results[identityOf(sorted[0])].Now, events...)
+	})
+	if err != nil {
+		return nil, err
+	}
+	answers := make([]store.ClaimResult, len(claims))
+	for i, c := range claims {
+		answers[i] = results[identityOf(c)]
+	}
+	return answers, nil
+}
+
+// identity is what a run is unique by.
+type identity struct{ tenant, scope, hmac string }
+
+func identityOf(c store.Claim) identity { return identity{c.Tenant, c.Scope, c.KeyHMAC} }
+
+// insertRun are the columns of a new run. {{now}} stands where a column is an instant, $n where it is a value of runArgs.
+const insertRun = `INSERT INTO runs (tenant, id, workflow, scope, key, key_hmac, key_flag, operation, record, state, reason, version,
+ fingerprint, fingerprint_rule, ignore_pointers, policy_hash, lease_owner, lease_expires_at, lease_cap_at, claimed_at, execution_id,
+ trigger_source, workflow_version, delivery_id, attempts, attempt_limit, round, steal_cap, duplicates, duplicates_noted, last_duplicate,
+ retry_at, budget_until, run_key, payload, initiator, resume_url, created_at, updated_at) VALUES `
+
+// claimRows inserts or takes over; it is the only statement that gives a lease.
+//
+// Races: of any number of simultaneous claims of one key exactly one inserts the row, and of any number of claims of one
+// recoverable run exactly one satisfies WHERE, because both databases evaluate it on the latest committed row under that
+// row's lock. A claim that does not satisfy it holds the lock all the same, so the row cannot move before it is answered.
+// An owner whose lease was taken over holds a version that is gone.
+const claimRows = ` ON CONFLICT (tenant, scope, key_hmac) DO UPDATE SET
+ reason = CASE WHEN runs.state = 'processing' THEN 'expired_lease' WHEN runs.reason = 'sent_back' THEN 'sent_back' ELSE 'retry_due' END,
+ steals = runs.steals + CASE WHEN runs.state = 'processing' THEN 1 ELSE 0 END,
+ state = 'processing', failure_class = '', version = runs.version + 1, attempts = runs.attempts + 1, policy_hash = excluded.policy_hash,
+ lease_owner = excluded.lease_owner, lease_expires_at = excluded.lease_expires_at, lease_cap_at = excluded.lease_cap_at,
+ claimed_at = excluded.claimed_at, execution_id = excluded.execution_id, trigger_source = excluded.trigger_source,
+ workflow_version = excluded.workflow_version, delivery_id = excluded.delivery_id, attempt_limit = excluded.attempt_limit,
+ steal_cap = excluded.steal_cap, duplicates = runs.duplicates + excluded.duplicates,
+ duplicates_noted = CASE WHEN runs.duplicates + excluded.duplicates <= 20 THEN runs.duplicates + excluded.duplicates
+  WHEN runs.duplicates_noted < 20 THEN 20 ELSE runs.duplicates_noted END,
+ last_duplicate = COALESCE(excluded.last_duplicate, runs.last_duplicate),
+ retry_at = NULL, claimable_noted = 0, last_call = '', updated_at = excluded.updated_at
+ WHERE runs.fingerprint = excluded.fingerprint AND runs.fingerprint_rule = excluded.fingerprint_rule AND runs.budget_until > excluded.claimed_at
+ AND (runs.state = 'failed_retryable' AND runs.retry_at <= excluded.claimed_at AND runs.attempts < runs.attempt_limit
+  OR runs.state = 'processing' AND runs.lease_expires_at <= excluded.claimed_at AND runs.steals < runs.steal_cap)
+ RETURNING ` + runColumns + `, runs.key_hmac, runs.event_seq, {{now}}`
+
+// claim runs the claim statement and gives the claims that won, with their events.
+func (t *tx) claim(ctx context.Context, claims []store.Claim) (map[identity]store.ClaimResult, []event, error) {
+	args := make([]any, 1, 1+30*len(claims))
+	args[0] = t.s.clock()
+	var q strings.Builder
+	q.WriteString(insertRun)
+	for i, c := range claims {
+		if i > 0 {
+			q.WriteString(", ")
+		}
+		lease := min(c.Lease, c.Cap)
+		duplicate := "NULL"
+		if c.Extra > 0 {
+			duplicate = "{{now}}"
+		}
+		n := len(args)
+		args = append(args, runArgs(c)...)
+		args = append(args, c.Owner, micros(lease), micros(c.Cap), min(c.Extra, notedEach))
+		v := len(args) // the last parameter of the row
+		fmt.Fprintf(&q, `(%s, 'processing', '', 1, %s, $%d, {{now}} + $%d, {{now}} + $%d, {{now}}, %s, 1, $%d, 1, $%d, $%d, $%d, %s, NULL, {{now}} + $%d, %s, {{now}}, {{now}})`,
+			params(n+1, 9), params(n+10, 4), v-3, v-2, v-1, params(n+14, 4), n+18, n+19, n+20, v, duplicate, n+21, params(n+22, 4))
+	}
+	q.WriteString(claimRows)
+	rows, err := t.QueryContext(ctx, t.s.expand(q.String()), args...)
+	type winner struct {
+		run  holdpoint.Run
+		hmac string
+		seq  int64
+		now  time.Time
+	}
+	won, err := collect(rows, err, func(row scanner) (winner, error) {
+		var w winner
+		var now int64
+		var err error
+		w.run, err = scanRun(row, &w.hmac, &w.seq, &now)
+		w.now = instant(now)
+		return w, err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	winners := make(map[identity]winner, len(won))
+	for _, w := range won {
+		winners[identity{w.run.Tenant, w.run.Scope, w.hmac}] = w
+	}
+	results := make(map[identity]store.ClaimResult, len(claims))
+	var events []event
+	for _, c := range claims {
+		w, ok := winners[identityOf(c)]
+		if !ok {
+			continue
+		}
+		r := store.ClaimResult{Outcome: holdpoint.Claimed, Run: w.run, Lease: lease(w.run), Now: w.now}
+		// Every run has its first event in the transaction that creates it: a row without one is new.
+		if w.seq > 0 {
+			r.RecoveredFrom = string(holdpoint.RunFailedRetryable)
+			if w.run.Reason == holdpoint.ReasonExpiredLease {
+				r.RecoveredFrom = string(holdpoint.ReasonExpiredLease)
+			}
+		}
+		results[identityOf(c)] = r
+		events = append(events, claimedEvents(c, r)...)
+		events = append(events, duplicateEvents(c, r.Run, c.Extra, holdpoint.Busy)...)
+	}
+	return results, events, nil
+}
+
+// runArgs are the parameters that a claimed and a replacing run have in common, in the order of insertRun.
+func runArgs(c store.Claim) []any {
+	var operation, record any
+	if c.Operation != nil {
+		operation, record = text(c.Operation), c.Operation.Record
+	}
+	ignore := c.Ignore
+	if ignore == nil {
+		ignore = []string{}
+	}
+	return []any{c.Tenant, c.RunID, c.Workflow, c.Scope, c.Key, c.KeyHMAC, c.KeyFlag, operation, record, // 9
+		c.Fingerprint, c.FingerprintRule, text(ignore), c.PolicyHash, // 13
+		c.ExecutionID, c.TriggerSource, c.WorkflowVersion, c.DeliveryID, // 17
+		int64(c.AttemptLimit), int64(c.StealCap), int64(c.Extra), micros(c.Budget), // 21
+		c.RunKey, c.Payload, c.Initiator, c.ResumeURL} // 25
+}
+
+// params writes n placeholders from $first on.
+func params(first, n int) string {
+	return strings.Trim(tuples(1, n, first), "()")
+}
+
+func claimedEvents(c store.Claim, r store.ClaimResult) []event {
+	how := "new"
+	if r.RecoveredFrom != "" {
+		how = "recovered"
+	}
+	data := map[string]any{"how": how, "version": r.Run.Version, "round": r.Run.Round, "attempt": r.Run.Attempts, "owner": r.Run.LeaseOwner,
+		"fingerprint": r.Run.Fingerprint, "policy_version": r.Run.PolicyHash, "lease_expires_at": r.Run.LeaseExpiresAt}
+	for name, v := range map[string]string{"recovered_from": r.RecoveredFrom, "execution_id": c.ExecutionID,
+		"trigger_source": c.TriggerSource, "workflow_version": c.WorkflowVersion, "delivery_id": c.DeliveryID} {
+		if v != "" {
+			data[name] = v
+		}
+	}
+	events := []event{{tenant: c.Tenant, run: r.Run.ID, kind: "run.claimed", who: c.Who, data: data}}
+	if r.Run.Reason == holdpoint.ReasonExpiredLease {
+		events = append(events, event{tenant: c.Tenant, run: r.Run.ID, kind: "run.stolen", who: c.Who,
+			data: map[string]any{"steals": r.Run.Steals, "steal_cap": r.Run.StealCap, "version": r.Run.Version}})
+	}
+	return events
+}
+
+// countRows counts deliveries that did not win and gives the row that answers them.
+//
+// Races: the claim statement has locked these rows, so no other transaction moves them between the two statements and
+// the answer is true of this one's moment. A repeat by the owner that holds the live lease is a lost answer: it is no
+// duplicate and moves nothing. Under another fingerprint rule nothing is decided, so nothing is counted.
+const countRows = ` UPDATE runs SET
+ duplicates = runs.duplicates + ` + isDuplicate + `,
+ duplicates_noted = CASE WHEN runs.duplicates + ` + isDuplicate + ` <= 20 THEN runs.duplicates + ` + isDuplicate + `
+  WHEN runs.duplicates_noted < 20 THEN 20 ELSE runs.duplicates_noted END,
+ last_duplicate = CASE WHEN ` + isDuplicate + ` > 0 THEN {{now}} ELSE runs.last_duplicate END,
+ mismatches = runs.mismatches + CASE WHEN runs.fingerprint_rule = v.rule AND runs.fingerprint <> v.fingerprint THEN v.n ELSE 0 END
+ FROM v WHERE runs.tenant = v.tenant AND runs.scope = v.scope AND runs.key_hmac = v.key_hmac
+ RETURNING ` + runColumns + `, runs.key_hmac, {{now}}`
+
+const isDuplicate = `CASE WHEN runs.fingerprint_rule <> v.rule OR runs.fingerprint <> v.fingerprint THEN 0
+  WHEN runs.state = 'processing' AND runs.lease_expires_at > {{now}} AND runs.lease_owner = v.owner AND runs.execution_id = v.execution_id THEN v.n - 1
+  ELSE v.n END`
+
+// countClaims counts and answers the claims that did not win, into results, and gives their events.
+func (t *tx) countClaims(ctx context.Context, claims []store.Claim, results map[identity]store.ClaimResult) ([]event, error) {
+	if len(claims) == 0 {
+		return nil, nil
+	}
+	args := []any{t.s.clock()}
+	for _, c := range claims {
+		owner := "" // no row of a live lease has this owner
+		if c.OwnerExplicit {
+			owner = c.Owner
+		}
+		args = append(args, c.Tenant, c.Scope, c.KeyHMAC, c.Fingerprint, c.FingerprintRule, owner, c.ExecutionID, int64(c.Extra+1))
+	}
+	q := "WITH v (tenant, scope, key_hmac, fingerprint, rule, owner, execution_id, n) AS (VALUES " + tuples(len(claims), 8, 2) + ")" + countRows
+	rows, err := t.QueryContext(ctx, t.s.expand(q), args...)
+	type counted struct {
+		run  holdpoint.Run
+		hmac string
+		now  time.Time
+	}
+	all, err := collect(rows, err, func(row scanner) (counted, error) {
+		var c counted
+		var now int64
+		var err error
+		c.run, err = scanRun(row, &c.hmac, &now)
+		c.now = instant(now)
+		return c, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	rowOf := make(map[identity]counted, len(all))
+	for _, c := range all {
+		rowOf[identity{c.run.Tenant, c.run.Scope, c.hmac}] = c
+	}
+	var events []event
+	for _, c := range claims {
+		row, ok := rowOf[identityOf(c)]
+		if !ok {
+			return nil, fmt.Errorf("claim: run of key %s is gone: %w", c.KeyHMAC, sql.ErrNoRows)
+		}
+		r := answer(c, row.run, row.now)
+		results[identityOf(c)] = r
+		switch {
+		case r.RuleDiffers:
+		case r.Outcome == holdpoint.Mismatch:
+			events = append(events, mismatchEvents(c, r.Run)...)
+		case r.Repeated:
+			events = append(events, duplicateEvents(c, r.Run, c.Extra, holdpoint.Busy)...)
+		default:
+			events = append(events, duplicateEvents(c, r.Run, c.Extra+1, r.Outcome)...)
+		}
+	}
+	return events, nil
+}
+
+// answer says what a claim is told that did not win, from the row as it stands at now.
+func answer(c store.Claim, r holdpoint.Run, now time.Time) store.ClaimResult {
+	a := store.ClaimResult{Outcome: holdpoint.Duplicate, Run: r, Now: now}
+	switch {
+	case r.FingerprintRule != c.FingerprintRule:
+		a.RuleDiffers = true
+	case r.Fingerprint != c.Fingerprint:
+		a.Outcome = holdpoint.Mismatch
+	case r.State == holdpoint.RunProcessing && now.Before(*r.LeaseExpiresAt):
+		if c.OwnerExplicit && r.LeaseOwner == c.Owner && r.ExecutionID == c.ExecutionID {
+			a.Outcome, a.Repeated, a.Lease = holdpoint.Claimed, true, lease(r)
+			break
+		}
+		a.Outcome, a.RetryAfter = holdpoint.Busy, r.LeaseExpiresAt.Sub(now)
+	case r.State == holdpoint.RunFailedRetryable && now.Before(*r.RetryAt):
+		a.Outcome, a.RetryAfter = holdpoint.Busy, r.RetryAt.Sub(now)
+	case r.State == holdpoint.RunProcessing, r.State == holdpoint.RunFailedRetryable:
+		a.Outcome, a.RetryAfter = holdpoint.Busy, sweptSoon
+	}
+	return a
+}
+
+// duplicateEvents are the events of the last n duplicates of a run, as far as they are among its first.
+func duplicateEvents(c store.Claim, r holdpoint.Run, n int, outcome holdpoint.ClaimOutcome) []event {
+	var events []event
+	for i := r.Duplicates - n + 1; i <= min(r.Duplicates, notedEach); i++ {
+		events = append(events, event{tenant: r.Tenant, run: r.ID, kind: "run.duplicate", who: c.Who, data: map[string]any{"number": i,
+			"outcome": outcome, "state": r.State, "version": r.Version, "execution_id": c.ExecutionID, "delivery_id": c.DeliveryID}})
+	}
+	return events
+}
+
+// mismatchEvents are the events of the latest mismatches of a run, as far as they are among its first.
+func mismatchEvents(c store.Claim, r holdpoint.Run) []event {
+	var events []event
+	for i := r.Mismatches - c.Extra; i <= min(r.Mismatches, notedEach); i++ {
+		events = append(events, event{tenant: r.Tenant, run: r.ID, kind: "run.mismatch", who: c.Who, data: map[string]any{"number": i,
+			"fingerprint": r.Fingerprint, "brought": c.Fingerprint, "fingerprint_rule": r.FingerprintRule, "state": r.State,
+			"execution_id": c.ExecutionID, "delivery_id": c.DeliveryID}})
+	}
+	return events
+}
+
+// RenewLease implements store.Runs.
+func (s *Store) RenewLease(ctx context.Context, f store.Fence, extend time.Duration) (holdpoint.Lease, error) {
+	var held holdpoint.Lease
+	err := s.do(ctx, "RenewLease", func(t *tx) error {
+		r, now, err := t.lockRun(ctx, f.Tenant, f.RunID)
+		if err != nil {
+			return err
+		}
+		if err := owned(f, r, now); err != nil {
+			return err
+		}
+		held = *lease(r)
+		if until := now.Add(extend); until.After(held.ExpiresAt) {
+			held.ExpiresAt = until
+		}
+		if held.ExpiresAt.After(held.CapAt) {
+			held.ExpiresAt = held.CapAt
+		}
+		// Race: a claim that takes the run over at the same instant has the version; then this moves no row.
+		res, err := t.ExecContext(ctx, `UPDATE runs SET lease_expires_at = $3, updated_at = $4
+			WHERE tenant = $1 AND id = $2 AND state = 'processing' AND lease_owner = $5 AND version = $6 AND lease_expires_at > $4`,
+			f.Tenant, f.RunID, held.ExpiresAt.UnixMicro(), now.UnixMicro(), f.Owner, f.Version)
+		if err := oneRow(res, err, lostLease(r)); err != nil {
+			return err
+		}
+		return t.record(ctx, now, event{tenant: f.Tenant, run: f.RunID, kind: "lease.renewed",
+			who:  holdpoint.Who{Kind: "machine", ID: f.Owner, How: "lease"},
+			data: map[string]any{"version": f.Version, "expires_at": held.ExpiresAt, "cap_at": held.CapAt}})
+	})
+	return held, err
+}
