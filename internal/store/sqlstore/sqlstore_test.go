@@ -1,0 +1,65 @@
+package sqlstore_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdpoint/holdpoint"
+	"github.com/holdpoint/holdpoint/internal/store"
+	"github.com/holdpoint/holdpoint/internal/store/sqlstore"
+	"github.com/holdpoint/holdpoint/internal/store/storetest"
+	"github.com/holdpoint/holdpoint/internal/testenv"
+)
+
+func TestSQLite(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, now func() time.Time) store.Store {
+		s := connect(t, sqlstore.Options{DSN: "sqlite:" + filepath.Join(t.TempDir(), "holdpoint.db"), Now: now})
+		require.NoError(t, s.Migrate(t.Context()))
+		return s
+	})
+}
+
+func TestPostgres(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, now func() time.Time) store.Store {
+		dsn := migrated.Postgres(t)
+		return connect(t, sqlstore.Options{DSN: dsn, Direct: dsn, Now: now})
+	})
+}
+
+// A pooler in transaction mode gives each transaction another connection: nothing may rest on a session.
+func TestPgBouncer(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, now func() time.Time) store.Store {
+		return connect(t, sqlstore.Options{DSN: testenv.PgBouncer(t, migrated.Postgres(t)), Now: now})
+	})
+}
+
+// Two replicas are two stores over one database.
+func TestReplicas(t *testing.T) {
+	dsn := migrated.Postgres(t)
+	a, b := connect(t, sqlstore.Options{DSN: dsn}), connect(t, sqlstore.Options{DSN: dsn})
+	who := holdpoint.Who{Kind: "local"}
+	require.NoError(t, a.CreateTenant(t.Context(), store.Tenant{Name: "acme", EffectKey: []byte("e"), IndexKey: []byte("i")}, who))
+	storetest.Races(t, a, b)
+}
+
+// migrated is copied for each test, which costs far less than to migrate each.
+var migrated = testenv.Template{Prepare: func(ctx context.Context, dsn string) error {
+	s, err := sqlstore.Open(ctx, sqlstore.Options{DSN: dsn})
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.Migrate(ctx), s.Close())
+}}
+
+func connect(t testing.TB, o sqlstore.Options) *sqlstore.Store {
+	t.Helper()
+	s, err := sqlstore.Open(t.Context(), o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
