@@ -599,7 +599,7 @@ type DecisionRow struct {
 	ReasonText []byte
 }
 
-// RunFilter selects runs; zero fields select all.
+// RunFilter selects runs of one tenant; other zero fields select all.
 type RunFilter struct {
 	Tenant, KeyHMAC, Key, Workflow, Record string
 	State                                  holdpoint.RunState
@@ -607,7 +607,7 @@ type RunFilter struct {
 	Limit                                  int
 }
 
-// EffectFilter selects effects; zero fields select all.
+// EffectFilter selects effects of one tenant; other zero fields select all.
 type EffectFilter struct {
 	Tenant, RunID string
 	State         holdpoint.EffectState

@@ -49,14 +49,6 @@ func noPerson(id string) error {
 	return holdpoint.Errorf(holdpoint.CodeNotFound, "there is no person %s in this tenant; list its people", id)
 }
 
-// by names an actor in a column of a row: local:ana, person:0198….
-func by(who holdpoint.Who) string {
-	if who.ID == "" {
-		return who.Kind
-	}
-	return who.Kind + ":" + who.ID
-}
-
 // lockTenant takes the lock of the tenant's row, which record takes in any case, before anything else, and reads the
 // clock after it: changes of one tenant's people and policies stand in one order, and their events show that order.
 // The update moves no key, so it does not stop new runs of the tenant. not_found if there is no such tenant.
@@ -207,7 +199,7 @@ func (s *Store) GrantRole(ctx context.Context, tenant, id, role string, who hold
 // grant adds one role and gives the event of it, or none if the person has it.
 func (t *tx) grant(ctx context.Context, now time.Time, tenant, id, role string, who holdpoint.Who) ([]event, error) {
 	res, err := t.ExecContext(ctx, "INSERT INTO grants (tenant, person_id, role, granted_by, granted_at) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
-		tenant, id, role, by(who), now.UnixMicro())
+		tenant, id, role, who.ID, now.UnixMicro())
 	if err != nil {
 		return nil, err
 	}

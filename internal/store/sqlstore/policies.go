@@ -45,7 +45,7 @@ func (s *Store) CreateTenant(ctx context.Context, n store.Tenant, who holdpoint.
 		// A begin of an attempt locks these two rows, so they must be there before the first run. A switch that stands
 		// is left alone: another tenant must not turn the instance off, or on.
 		if _, err := t.ExecContext(ctx, `INSERT INTO switches (tenant, scope, is_on, changed_by, changed_at)
- VALUES ('', 'global', 0, $2, $3), ($1, 'tenant', 0, $2, $3) ON CONFLICT DO NOTHING`, n.Name, by(who), now.UnixMicro()); err != nil {
+ VALUES ('', 'global', 0, $2, $3), ($1, 'tenant', 0, $2, $3) ON CONFLICT DO NOTHING`, n.Name, who.ID, now.UnixMicro()); err != nil {
 			return err
 		}
 		return t.record(ctx, now, event{tenant: n.Name, kind: "tenant.created", who: who})
@@ -90,7 +90,7 @@ func (s *Store) PutPolicy(ctx context.Context, p store.PolicyRow, who holdpoint.
 			return err
 		}
 		res, err := t.ExecContext(ctx, "INSERT INTO policies ("+policyColumns+") VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
-			p.Tenant, p.Hash, p.Document, text(p.Files), now.UnixMicro(), by(who))
+			p.Tenant, p.Hash, p.Document, text(p.Files), now.UnixMicro(), who.ID)
 		if err != nil {
 			return err
 		}

@@ -24,7 +24,7 @@ func testKeys(t *testing.T, open func(t testing.TB, now func() time.Time) store.
 
 	t.Run("a key is found by its hash with its person", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
+		createTenant(t, s, "acme")
 		ana := addPerson(t, s, "acme", "ana@acme.example")
 		require.NoError(t, s.GrantRole(ctx, "acme", ana, "operator", admin))
 		token, machine := personToken("acme", ana), machineKey("acme")
@@ -43,7 +43,7 @@ func testKeys(t *testing.T, open func(t testing.TB, now func() time.Time) store.
 		require.Equal(t, machine.Scopes, k.Scopes)
 		require.Nil(t, p)
 		_, _, err = s.KeyByHash(ctx, "h3")
-		requireCode(t, err, holdpoint.CodeNotFound)
+		requireCode(t, holdpoint.CodeNotFound, err)
 
 		keys, err := s.ListKeys(ctx, "acme")
 		require.NoError(t, err)
@@ -56,8 +56,8 @@ func testKeys(t *testing.T, open func(t testing.TB, now func() time.Time) store.
 
 	t.Run("a key belongs to a machine or to a person who is there", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
-		addTenant(t, s, "other")
+		createTenant(t, s, "acme")
+		createTenant(t, s, "other")
 		stranger := addPerson(t, s, "other", "ana@acme.example")
 		for name, c := range map[string]struct {
 			key  holdpoint.Key
@@ -69,29 +69,29 @@ func testKeys(t *testing.T, open func(t testing.TB, now func() time.Time) store.
 			"person kind, no one":   {personToken("acme", ""), holdpoint.CodeInvalidRequest},
 			"machine with a person": {func() holdpoint.Key { k := machineKey("acme"); k.PersonID = stranger; return k }(), holdpoint.CodeInvalidRequest},
 		} {
-			requireCode(t, s.CreateKey(ctx, c.key, name, admin), c.code)
+			requireCode(t, c.code, s.CreateKey(ctx, c.key, name, admin))
 			_, _, err := s.KeyByHash(ctx, name)
-			requireCode(t, err, holdpoint.CodeNotFound)
+			requireCode(t, holdpoint.CodeNotFound, err)
 		}
 		key := machineKey("acme")
 		require.NoError(t, s.CreateKey(ctx, key, "h", admin))
-		requireCode(t, s.CreateKey(ctx, key, "h", admin), holdpoint.CodeExists)
-		requireCode(t, s.CreateKey(ctx, machineKey("acme"), "h", admin), holdpoint.CodeExists)
-		requireCode(t, s.CreateKey(ctx, key, "h2", admin), holdpoint.CodeExists)
+		requireCode(t, holdpoint.CodeExists, s.CreateKey(ctx, key, "h", admin))
+		requireCode(t, holdpoint.CodeExists, s.CreateKey(ctx, machineKey("acme"), "h", admin))
+		requireCode(t, holdpoint.CodeExists, s.CreateKey(ctx, key, "h2", admin))
 		require.Equal(t, []string{"tenant.created", "key.created"}, tenantEvents(t, s, "acme"))
 	})
 
 	t.Run("a revoked key is gone at once", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
+		createTenant(t, s, "acme")
 		key := machineKey("acme")
 		require.NoError(t, s.CreateKey(ctx, key, "h", admin))
 		for range 2 { // the second call stands for a lost answer
 			require.NoError(t, s.RevokeKey(ctx, "acme", key.ID, admin))
 		}
 		_, _, err := s.KeyByHash(ctx, "h")
-		requireCode(t, err, holdpoint.CodeNotFound)
-		requireCode(t, s.RevokeKey(ctx, "acme", "nothing", admin), holdpoint.CodeNotFound)
+		requireCode(t, holdpoint.CodeNotFound, err)
+		requireCode(t, holdpoint.CodeNotFound, s.RevokeKey(ctx, "acme", "nothing", admin))
 		require.Equal(t, []string{"tenant.created", "key.created", "key.revoked"}, tenantEvents(t, s, "acme"))
 		keys, err := s.ListKeys(ctx, "acme")
 		require.NoError(t, err)
@@ -99,32 +99,30 @@ func testKeys(t *testing.T, open func(t testing.TB, now func() time.Time) store.
 	})
 
 	t.Run("the last use is noted once a minute", func(t *testing.T) {
-		clock := newHand()
-		s := open(t, clock.now)
-		addTenant(t, s, "acme")
+		f := newFixture(t, open)
+		s := f.Store
 		require.NoError(t, s.CreateKey(ctx, machineKey("acme"), "h", admin))
 		used := func() time.Time {
-			for _, err := range together(4, func(int) error { _, _, err := s.KeyByHash(ctx, "h"); return err }) {
+			for _, err := range simultaneously(4, func(int) error { _, _, err := s.KeyByHash(ctx, "h"); return err }) {
 				require.NoError(t, err)
 			}
 			keys, err := s.ListKeys(ctx, "acme")
 			require.NoError(t, err)
 			return *keys[0].LastUsedAt
 		}
-		first := clock.now()
+		first := f.now()
 		require.Equal(t, first, used())
-		clock.move(59 * time.Second)
+		f.advance(59 * time.Second)
 		require.Equal(t, first, used())
-		clock.move(time.Second)
+		f.advance(time.Second)
 		require.Equal(t, first.Add(time.Minute), used())
-		clock.move(-time.Hour)
+		f.advance(-time.Hour)
 		require.Equal(t, first.Add(time.Minute), used(), "a clock that was set back leaves what stands")
 	})
 
 	t.Run("a session ends by idleness, by its absolute limit and by log-out", func(t *testing.T) {
-		clock := newHand()
-		s := open(t, clock.now)
-		addTenant(t, s, "acme")
+		f := newFixture(t, open)
+		s := f.Store
 		ana := addPerson(t, s, "acme", "ana@acme.example")
 		start := func(hash string) {
 			require.NoError(t, s.CreateSession(ctx, "acme", ana, hash, 30*time.Minute, 2*time.Hour, admin))
@@ -132,26 +130,26 @@ func testKeys(t *testing.T, open func(t testing.TB, now func() time.Time) store.
 		live := func(hash string) bool {
 			p, err := s.SessionByHash(ctx, hash)
 			if err != nil {
-				requireCode(t, err, holdpoint.CodeNotFound)
+				requireCode(t, holdpoint.CodeNotFound, err)
 				return false
 			}
 			return p.ID == ana && p.Email == "ana@acme.example"
 		}
 		start("idle")
-		clock.move(30*time.Minute - time.Microsecond)
+		f.advance(30*time.Minute - time.Microsecond)
 		require.True(t, live("idle"), "until the limit, and each use slides it")
-		clock.move(30*time.Minute - time.Microsecond)
+		f.advance(30*time.Minute - time.Microsecond)
 		require.True(t, live("idle"))
-		clock.move(30 * time.Minute)
+		f.advance(30 * time.Minute)
 		require.False(t, live("idle"))
 
 		start("absolute")
 		for range 4 {
 			require.True(t, live("absolute"))
-			clock.move(29 * time.Minute)
+			f.advance(29 * time.Minute)
 		}
 		require.True(t, live("absolute"))
-		clock.move(4 * time.Minute)
+		f.advance(4 * time.Minute)
 		require.False(t, live("absolute"), "use does not move the absolute limit")
 
 		start("out")
@@ -162,14 +160,14 @@ func testKeys(t *testing.T, open func(t testing.TB, now func() time.Time) store.
 		require.False(t, live("out"))
 
 		start("quick")
-		clock.move(59 * time.Second)
+		f.advance(59 * time.Second)
 		require.True(t, live("quick"))
-		clock.move(29*time.Minute + time.Second)
+		f.advance(29*time.Minute + time.Second)
 		require.False(t, live("quick"), "a use within the first minute slides nothing")
 
 		start("twice")
-		requireCode(t, s.CreateSession(ctx, "acme", ana, "twice", time.Hour, time.Hour, admin), holdpoint.CodeExists)
-		requireCode(t, s.CreateSession(ctx, "acme", "nobody", "x", time.Hour, time.Hour, admin), holdpoint.CodeNotFound)
+		requireCode(t, holdpoint.CodeExists, s.CreateSession(ctx, "acme", ana, "twice", time.Hour, time.Hour, admin))
+		requireCode(t, holdpoint.CodeNotFound, s.CreateSession(ctx, "acme", "nobody", "x", time.Hour, time.Hour, admin))
 		require.False(t, live("unknown"))
 	})
 }

@@ -13,26 +13,6 @@ import (
 	"github.com/holdpoint/holdpoint/internal/store"
 )
 
-// hand is a clock that a test moves.
-type hand struct {
-	mu sync.Mutex
-	at time.Time
-}
-
-func newHand() *hand { return &hand{at: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)} }
-
-func (h *hand) now() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.at
-}
-
-func (h *hand) move(d time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.at = h.at.Add(d)
-}
-
 func newMessage(tenant string) store.Message {
 	return store.Message{Data: []byte("sealed"), MessageRecord: holdpoint.MessageRecord{ID: newID(), Tenant: tenant, Type: "run.failed", Channel: "pager", Email: "ana@acme.example"}}
 }
@@ -47,62 +27,60 @@ func testMessages(t *testing.T, open func(t testing.TB, now func() time.Time) st
 	}
 
 	t.Run("a message is leased until it is delivered, then never again", func(t *testing.T) {
-		clock := newHand()
-		s := open(t, clock.now)
-		addTenant(t, s, "acme")
+		f := newFixture(t, open)
+		s := f.Store
 		m := newMessage("acme")
 		m.RunID, m.ApprovalID, m.ChallengeID = newID(), newID(), newID()
 		require.NoError(t, s.AddMessages(ctx, []store.Message{m}))
-		requireCode(t, s.AddMessages(ctx, []store.Message{newMessage("acme"), m}), holdpoint.CodeExists)
+		requireCode(t, holdpoint.CodeExists, s.AddMessages(ctx, []store.Message{newMessage("acme"), m}))
 		require.NoError(t, s.AddMessages(ctx, nil))
 
 		got := lease(t, s, "a", 10)
-		m.State, m.Attempts, m.CreatedAt = "pending", 1, clock.now()
+		m.State, m.Attempts, m.CreatedAt = "pending", 1, f.now()
 		require.Equal(t, []store.Message{m}, got)
 		require.Empty(t, lease(t, s, "b", 10), "leased by another")
-		requireCode(t, s.SettleMessage(ctx, "b", m.ID, "acme", "delivered", "", 0), holdpoint.CodeLeaseLost)
-		requireCode(t, s.SettleMessage(ctx, "a", m.ID, "other", "delivered", "", 0), holdpoint.CodeLeaseLost)
-		requireCode(t, s.SettleMessage(ctx, "a", m.ID, "acme", "sent", "", 0), holdpoint.CodeInternal)
+		requireCode(t, holdpoint.CodeLeaseLost, s.SettleMessage(ctx, "b", m.ID, "acme", "delivered", "", 0))
+		requireCode(t, holdpoint.CodeLeaseLost, s.SettleMessage(ctx, "a", m.ID, "other", "delivered", "", 0))
+		requireCode(t, holdpoint.CodeInternal, s.SettleMessage(ctx, "a", m.ID, "acme", "sent", "", 0))
 
 		require.NoError(t, s.SettleMessage(ctx, "a", m.ID, "acme", "pending", "503", 5*time.Minute))
-		requireCode(t, s.SettleMessage(ctx, "a", m.ID, "acme", "delivered", "", 0), holdpoint.CodeLeaseLost)
-		requireCode(t, s.SettleMessage(ctx, "", m.ID, "acme", "delivered", "", 0), holdpoint.CodeLeaseLost)
-		clock.move(5*time.Minute - time.Microsecond)
+		requireCode(t, holdpoint.CodeLeaseLost, s.SettleMessage(ctx, "a", m.ID, "acme", "delivered", "", 0))
+		requireCode(t, holdpoint.CodeLeaseLost, s.SettleMessage(ctx, "", m.ID, "acme", "delivered", "", 0))
+		f.advance(5*time.Minute - time.Microsecond)
 		require.Empty(t, lease(t, s, "b", 10), "not due yet")
-		clock.move(time.Microsecond)
+		f.advance(time.Microsecond)
 		got = lease(t, s, "b", 10)
 		require.Len(t, got, 1)
 		require.Equal(t, 2, got[0].Attempts)
 		require.Equal(t, "503", got[0].Detail)
 		require.NoError(t, s.SettleMessage(ctx, "b", m.ID, "acme", "delivered", "", 0))
-		clock.move(24 * time.Hour)
+		f.advance(24 * time.Hour)
 		require.Empty(t, lease(t, s, "a", 10))
 	})
 
 	t.Run("a lease that ran out is taken over, and then the first owner has lost it", func(t *testing.T) {
-		clock := newHand()
-		s := open(t, clock.now)
-		addTenant(t, s, "acme")
+		f := newFixture(t, open)
+		s := f.Store
 		m, late := newMessage("acme"), newMessage("acme")
 		require.NoError(t, s.AddMessages(ctx, []store.Message{m, late}))
 		require.Len(t, lease(t, s, "a", 10), 2)
-		clock.move(time.Minute - time.Microsecond)
+		f.advance(time.Minute - time.Microsecond)
 		require.Empty(t, lease(t, s, "b", 10))
-		clock.move(time.Microsecond)
+		f.advance(time.Microsecond)
 		require.NoError(t, s.SettleMessage(ctx, "a", late.ID, "acme", "delivered", "", 0), "late, but nobody else has it")
 		got := lease(t, s, "b", 10)
 		require.Len(t, got, 1)
 		require.Equal(t, m.ID, got[0].ID)
-		requireCode(t, s.SettleMessage(ctx, "a", m.ID, "acme", "failed", "", 0), holdpoint.CodeLeaseLost)
+		requireCode(t, holdpoint.CodeLeaseLost, s.SettleMessage(ctx, "a", m.ID, "acme", "failed", "", 0))
 		require.NoError(t, s.SettleMessage(ctx, "b", m.ID, "acme", "dropped", "channel gone", 0))
-		clock.move(time.Hour)
+		f.advance(time.Hour)
 		require.Empty(t, lease(t, s, "b", 10))
 	})
 
 	t.Run("scope messages stops the lane of one tenant only; missing is on", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
-		addTenant(t, s, "other")
+		createTenant(t, s, "acme")
+		createTenant(t, s, "other")
 		flip := func(scope string, on bool) {
 			t.Helper()
 			_, _, err := s.SetSwitch(ctx, store.SwitchChange{Tenant: "acme", Scope: scope, On: on, Who: admin})
@@ -126,7 +104,7 @@ func testMessages(t *testing.T, open func(t testing.TB, now func() time.Time) st
 
 	t.Run("simultaneous leasers get each message once", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
+		createTenant(t, s, "acme")
 		const n = 60
 		messages := make([]store.Message, n)
 		for i := range messages {
@@ -135,7 +113,7 @@ func testMessages(t *testing.T, open func(t testing.TB, now func() time.Time) st
 		require.NoError(t, s.AddMessages(ctx, messages))
 		var mu sync.Mutex
 		owners := map[string]string{}
-		errs := together(8, func(i int) error {
+		errs := simultaneously(8, func(i int) error {
 			owner := fmt.Sprint("owner", i)
 			for range n { // bounded: an empty answer ends it
 				got, err := s.LeaseMessages(ctx, owner, time.Hour, 5)

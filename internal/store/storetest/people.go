@@ -18,12 +18,6 @@ var (
 	local = holdpoint.Who{Kind: "local", ID: "ops", How: "shell"}
 )
 
-// addTenant makes a tenant in an open store.
-func addTenant(t testing.TB, s store.Store, name string) {
-	t.Helper()
-	require.NoError(t, s.CreateTenant(context.Background(), store.Tenant{Name: name, EffectKey: []byte{1}, IndexKey: []byte{2}}, local))
-}
-
 // addPerson makes a person and gives the id.
 func addPerson(t testing.TB, s store.Store, tenant, email string) string {
 	t.Helper()
@@ -33,15 +27,6 @@ func addPerson(t testing.TB, s store.Store, tenant, email string) string {
 }
 
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
-
-// requireCode fails unless err is an *holdpoint.Error with that code.
-func requireCode(t testing.TB, err error, code holdpoint.Code) *holdpoint.Error {
-	t.Helper()
-	var e *holdpoint.Error
-	require.ErrorAs(t, err, &e)
-	require.Equal(t, code, e.Code, "%v", err)
-	return e
-}
 
 // tenantEvents gives the types of a tenant's own events in order, and checks that their numbers have no gap.
 func tenantEvents(t testing.TB, s store.Store, tenant string) []string {
@@ -63,8 +48,8 @@ func testPeople(t *testing.T, open func(t testing.TB, now func() time.Time) stor
 
 	t.Run("a person is found by e-mail in any case and by id, in its tenant only", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
-		addTenant(t, s, "other")
+		createTenant(t, s, "acme")
+		createTenant(t, s, "other")
 		p := holdpoint.Person{ID: newID(), Tenant: "acme", Email: "Ana@Acme.Example", Password: "phc", MustChange: true, Language: "de", GrantedRoles: []string{"operator", "auditor"}}
 		require.NoError(t, s.CreatePerson(ctx, p, admin))
 
@@ -79,18 +64,18 @@ func testPeople(t *testing.T, open func(t testing.TB, now func() time.Time) stor
 		require.Equal(t, want, got)
 
 		_, err = s.PersonByEmail(ctx, "other", p.Email)
-		requireCode(t, err, holdpoint.CodeNotFound)
+		requireCode(t, holdpoint.CodeNotFound, err)
 		_, err = s.PersonByID(ctx, "other", p.ID)
-		requireCode(t, err, holdpoint.CodeNotFound)
+		requireCode(t, holdpoint.CodeNotFound, err)
 		require.Equal(t, []string{"tenant.created", "person.created", "role.granted", "role.granted"}, tenantEvents(t, s, "acme"))
 		require.Equal(t, []string{"tenant.created"}, tenantEvents(t, s, "other"))
 	})
 
 	t.Run("one e-mail is one person of a tenant, whoever is first", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
-		addTenant(t, s, "other")
-		errs := together(8, func(i int) error {
+		createTenant(t, s, "acme")
+		createTenant(t, s, "other")
+		errs := simultaneously(8, func(i int) error {
 			email := []string{"ana@acme.example", "ANA@acme.example"}[i%2]
 			return s.CreatePerson(ctx, holdpoint.Person{ID: newID(), Tenant: "acme", Email: email}, admin)
 		})
@@ -98,7 +83,7 @@ func testPeople(t *testing.T, open func(t testing.TB, now func() time.Time) stor
 		require.Equal(t, []string{"tenant.created", "person.created"}, tenantEvents(t, s, "acme"))
 
 		addPerson(t, s, "other", "ana@acme.example")
-		requireCode(t, s.CreatePerson(ctx, holdpoint.Person{ID: newID(), Tenant: "nobody", Email: "x@y.example"}, admin), holdpoint.CodeNotFound)
+		requireCode(t, holdpoint.CodeNotFound, s.CreatePerson(ctx, holdpoint.Person{ID: newID(), Tenant: "nobody", Email: "x@y.example"}, admin))
 		bo := addPerson(t, s, "acme", "bo@acme.example")
 		people, err := s.ListPeople(ctx, "acme")
 		require.NoError(t, err)
@@ -110,7 +95,7 @@ func testPeople(t *testing.T, open func(t testing.TB, now func() time.Time) stor
 
 	t.Run("roles are granted once and revoked once", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
+		createTenant(t, s, "acme")
 		id := addPerson(t, s, "acme", "ana@acme.example")
 		for range 2 {
 			require.NoError(t, s.GrantRole(ctx, "acme", id, "operator", admin))
@@ -121,10 +106,10 @@ func testPeople(t *testing.T, open func(t testing.TB, now func() time.Time) stor
 		require.Equal(t, []string{"auditor", "operator"}, p.GrantedRoles)
 
 		require.NoError(t, s.RevokeRole(ctx, "acme", id, "operator", admin))
-		requireCode(t, s.RevokeRole(ctx, "acme", id, "operator", admin), holdpoint.CodeNotFound)
-		requireCode(t, s.RevokeRole(ctx, "acme", "nobody", "operator", admin), holdpoint.CodeNotFound)
-		requireCode(t, s.GrantRole(ctx, "acme", "nobody", "operator", admin), holdpoint.CodeNotFound)
-		requireCode(t, s.GrantRole(ctx, "nowhere", id, "operator", admin), holdpoint.CodeNotFound)
+		requireCode(t, holdpoint.CodeNotFound, s.RevokeRole(ctx, "acme", id, "operator", admin))
+		requireCode(t, holdpoint.CodeNotFound, s.RevokeRole(ctx, "acme", "nobody", "operator", admin))
+		requireCode(t, holdpoint.CodeNotFound, s.GrantRole(ctx, "acme", "nobody", "operator", admin))
+		requireCode(t, holdpoint.CodeNotFound, s.GrantRole(ctx, "nowhere", id, "operator", admin))
 		p, err = s.PersonByID(ctx, "acme", id)
 		require.NoError(t, err)
 		require.Equal(t, []string{"auditor"}, p.GrantedRoles)
@@ -139,7 +124,7 @@ func testPeople(t *testing.T, open func(t testing.TB, now func() time.Time) stor
 
 	t.Run("a new password ends the sessions of that person only", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
+		createTenant(t, s, "acme")
 		ana, bo := addPerson(t, s, "acme", "ana@acme.example"), addPerson(t, s, "acme", "bo@acme.example")
 		require.NoError(t, s.CreateSession(ctx, "acme", ana, "ana1", time.Hour, time.Hour, admin))
 		require.NoError(t, s.CreateSession(ctx, "acme", ana, "ana2", time.Hour, time.Hour, admin))
@@ -148,7 +133,7 @@ func testPeople(t *testing.T, open func(t testing.TB, now func() time.Time) stor
 
 		for _, hash := range []string{"ana1", "ana2"} {
 			_, err := s.SessionByHash(ctx, hash)
-			requireCode(t, err, holdpoint.CodeNotFound)
+			requireCode(t, holdpoint.CodeNotFound, err)
 		}
 		_, err := s.SessionByHash(ctx, "bo1")
 		require.NoError(t, err)
@@ -156,7 +141,7 @@ func testPeople(t *testing.T, open func(t testing.TB, now func() time.Time) stor
 		require.NoError(t, err)
 		require.Equal(t, "phc2", p.Password)
 		require.True(t, p.MustChange)
-		requireCode(t, s.SetPassword(ctx, "acme", "nobody", "phc", false, admin), holdpoint.CodeNotFound)
+		requireCode(t, holdpoint.CodeNotFound, s.SetPassword(ctx, "acme", "nobody", "phc", false, admin))
 		events, err := s.Events(ctx, "acme", "")
 		require.NoError(t, err)
 		require.Equal(t, "person.password_changed", events[len(events)-1].Type)
@@ -168,7 +153,7 @@ func testPeople(t *testing.T, open func(t testing.TB, now func() time.Time) stor
 
 	t.Run("disabling ends sessions and tokens for good", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
+		createTenant(t, s, "acme")
 		ana := addPerson(t, s, "acme", "ana@acme.example")
 		require.NoError(t, s.CreateSession(ctx, "acme", ana, "session", time.Hour, time.Hour, admin))
 		require.NoError(t, s.CreateKey(ctx, personToken("acme", ana), "token", admin))
@@ -178,29 +163,29 @@ func testPeople(t *testing.T, open func(t testing.TB, now func() time.Time) stor
 		}
 		gone := func() {
 			_, err := s.SessionByHash(ctx, "session")
-			requireCode(t, err, holdpoint.CodeNotFound)
+			requireCode(t, holdpoint.CodeNotFound, err)
 			_, _, err = s.KeyByHash(ctx, "token")
-			requireCode(t, err, holdpoint.CodeNotFound)
+			requireCode(t, holdpoint.CodeNotFound, err)
 		}
 		gone()
 		_, _, err := s.KeyByHash(ctx, "machine")
 		require.NoError(t, err)
-		requireCode(t, s.CreateSession(ctx, "acme", ana, "again", time.Hour, time.Hour, admin), holdpoint.CodeNotFound)
-		requireCode(t, s.CreateKey(ctx, personToken("acme", ana), "again", admin), holdpoint.CodeNotFound)
+		requireCode(t, holdpoint.CodeNotFound, s.CreateSession(ctx, "acme", ana, "again", time.Hour, time.Hour, admin))
+		requireCode(t, holdpoint.CodeNotFound, s.CreateKey(ctx, personToken("acme", ana), "again", admin))
 
 		require.NoError(t, s.SetDisabled(ctx, "acme", ana, false, admin))
 		gone()
 		require.NoError(t, s.CreateSession(ctx, "acme", ana, "again", time.Hour, time.Hour, admin))
 		require.Equal(t, []string{"tenant.created", "person.created", "session.created", "key.created", "key.created", "person.disabled", "person.enabled", "session.created"},
 			tenantEvents(t, s, "acme"))
-		requireCode(t, s.SetDisabled(ctx, "acme", "nobody", true, admin), holdpoint.CodeNotFound)
+		requireCode(t, holdpoint.CodeNotFound, s.SetDisabled(ctx, "acme", "nobody", true, admin))
 	})
 
 	t.Run("nothing survives a disabling that races with log-ins", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
+		createTenant(t, s, "acme")
 		ana := addPerson(t, s, "acme", "ana@acme.example")
-		errs := together(9, func(i int) error {
+		errs := simultaneously(9, func(i int) error {
 			switch hash := fmt.Sprint(i); {
 			case i == 4:
 				return s.SetDisabled(ctx, "acme", ana, true, admin)
@@ -213,10 +198,10 @@ func testPeople(t *testing.T, open func(t testing.TB, now func() time.Time) stor
 		require.NoError(t, errs[4])
 		for i, err := range errs {
 			if err != nil {
-				requireCode(t, err, holdpoint.CodeNotFound)
+				requireCode(t, holdpoint.CodeNotFound, err)
 			}
 			_, err = s.SessionByHash(ctx, fmt.Sprint(i))
-			requireCode(t, err, holdpoint.CodeNotFound)
+			requireCode(t, holdpoint.CodeNotFound, err)
 		}
 		keys, err := s.ListKeys(ctx, "acme")
 		require.NoError(t, err)
@@ -227,12 +212,12 @@ func testPeople(t *testing.T, open func(t testing.TB, now func() time.Time) stor
 
 	t.Run("a language is kept", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
+		createTenant(t, s, "acme")
 		ana := addPerson(t, s, "acme", "ana@acme.example")
 		require.NoError(t, s.SetLanguage(ctx, "acme", ana, "de"))
 		p, err := s.PersonByID(ctx, "acme", ana)
 		require.NoError(t, err)
 		require.Equal(t, "de", p.Language)
-		requireCode(t, s.SetLanguage(ctx, "acme", "nobody", "de"), holdpoint.CodeNotFound)
+		requireCode(t, holdpoint.CodeNotFound, s.SetLanguage(ctx, "acme", "nobody", "de"))
 	})
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/holdpoint/holdpoint/internal/store"
 )
 
-// together runs n calls at the same time and gives their errors in order.
-func together(n int, call func(i int) error) []error {
+// simultaneously runs n calls at the same time and gives their errors in order.
+func simultaneously(n int, call func(i int) error) []error {
 	errs := make([]error, n)
 	start := make(chan struct{})
 	var wg sync.WaitGroup
@@ -30,12 +30,12 @@ func together(n int, call func(i int) error) []error {
 }
 
 // requireOneWinner fails unless exactly one call succeeded and all others have that code. It gives the winner.
-func requireOneWinner(t testing.TB, errs []error, code holdpoint.Code) int {
+func requireOneWinner(t *testing.T, errs []error, code holdpoint.Code) int {
 	t.Helper()
 	winner := -1
 	for i, err := range errs {
 		if err != nil {
-			requireCode(t, err, code)
+			requireCode(t, code, err)
 			continue
 		}
 		require.Equal(t, -1, winner, "two calls won")
@@ -50,7 +50,7 @@ func testPolicies(t *testing.T, open func(t testing.TB, now func() time.Time) st
 
 	t.Run("a tenant starts with its keys, no policy and switches off", func(t *testing.T) {
 		s := open(t, nil)
-		errs := together(6, func(i int) error {
+		errs := simultaneously(6, func(i int) error {
 			return s.CreateTenant(ctx, store.Tenant{Name: "acme", EffectKey: []byte{1, byte(i)}, IndexKey: []byte{2, byte(i)}, ActivePolicy: "x"}, local)
 		})
 		winner := requireOneWinner(t, errs, holdpoint.CodeExists)
@@ -59,9 +59,9 @@ func testPolicies(t *testing.T, open func(t testing.TB, now func() time.Time) st
 		require.False(t, got.CreatedAt.IsZero())
 		require.Equal(t, store.Tenant{Name: "acme", EffectKey: []byte{1, byte(winner)}, IndexKey: []byte{2, byte(winner)}, CreatedAt: got.CreatedAt}, got)
 		_, err = s.TenantByName(ctx, "other")
-		requireCode(t, err, holdpoint.CodeNotFound)
+		requireCode(t, holdpoint.CodeNotFound, err)
 
-		addTenant(t, s, "aardvark")
+		createTenant(t, s, "aardvark")
 		tenants, err := s.ListTenants(ctx)
 		require.NoError(t, err)
 		require.Len(t, tenants, 2)
@@ -72,35 +72,34 @@ func testPolicies(t *testing.T, open func(t testing.TB, now func() time.Time) st
 		var scopes []string
 		for _, w := range g.Switches {
 			require.False(t, w.On)
-			require.Equal(t, "local:ops", w.ChangedBy)
-			scopes = append(scopes, w.Tenant+"/"+w.Scope)
+			scopes = append(scopes, w.Tenant+"/"+w.Scope+" by "+w.ChangedBy)
 		}
-		require.ElementsMatch(t, []string{"/global", "aardvark/tenant", "acme/tenant"}, scopes)
+		require.ElementsMatch(t, []string{"/global by ops", "aardvark/tenant by key-1", "acme/tenant by ops"}, scopes)
 	})
 
 	t.Run("a policy is stored once, with the author of the first call", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
+		createTenant(t, s, "acme")
 		p := store.PolicyRow{Tenant: "acme", Hash: "h1", Document: "version: 1\n", Files: map[string]string{"a.json": "{}\n"}}
 		require.NoError(t, s.PutPolicy(ctx, p, local))
 		require.NoError(t, s.PutPolicy(ctx, p, admin))
 		got, err := s.PolicyByHash(ctx, "acme", "h1")
 		require.NoError(t, err)
-		p.CreatedAt, p.CreatedBy = got.CreatedAt, "local:ops"
+		p.CreatedAt, p.CreatedBy = got.CreatedAt, "ops"
 		require.Equal(t, p, got)
 		require.NoError(t, s.PutPolicy(ctx, store.PolicyRow{Tenant: "acme", Hash: "h2", Document: "version: 1"}, admin))
 		all, err := s.ListPolicies(ctx, "acme")
 		require.NoError(t, err)
 		require.Len(t, all, 2)
 		_, err = s.PolicyByHash(ctx, "other", "h1")
-		requireCode(t, err, holdpoint.CodeNotFound)
-		requireCode(t, s.PutPolicy(ctx, store.PolicyRow{Tenant: "nowhere", Hash: "h1"}, admin), holdpoint.CodeNotFound)
+		requireCode(t, holdpoint.CodeNotFound, err)
+		requireCode(t, holdpoint.CodeNotFound, s.PutPolicy(ctx, store.PolicyRow{Tenant: "nowhere", Hash: "h1"}, admin))
 		require.Equal(t, []string{"tenant.created", "policy.stored", "policy.stored"}, tenantEvents(t, s, "acme"))
 	})
 
 	t.Run("activation compares with what the caller saw", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
+		createTenant(t, s, "acme")
 		for _, h := range []string{"h1", "h2"} {
 			require.NoError(t, s.PutPolicy(ctx, store.PolicyRow{Tenant: "acme", Hash: h}, admin))
 		}
@@ -109,14 +108,14 @@ func testPolicies(t *testing.T, open func(t testing.TB, now func() time.Time) st
 			require.NoError(t, err)
 			return got.ActivePolicy
 		}
-		requireCode(t, s.ActivatePolicy(ctx, "acme", "h3", "", admin), holdpoint.CodeNotFound)
-		requireCode(t, s.ActivatePolicy(ctx, "nowhere", "h1", "", admin), holdpoint.CodeNotFound)
-		requireCode(t, s.ActivatePolicy(ctx, "acme", "h1", "h2", admin), holdpoint.CodePolicyMoved)
+		requireCode(t, holdpoint.CodeNotFound, s.ActivatePolicy(ctx, "acme", "h3", "", admin))
+		requireCode(t, holdpoint.CodeNotFound, s.ActivatePolicy(ctx, "nowhere", "h1", "", admin))
+		requireCode(t, holdpoint.CodePolicyMoved, s.ActivatePolicy(ctx, "acme", "h1", "h2", admin))
 		require.Empty(t, active())
 
 		require.NoError(t, s.ActivatePolicy(ctx, "acme", "h1", "", admin))
 		require.Equal(t, "h1", active())
-		e := requireCode(t, s.ActivatePolicy(ctx, "acme", "h1", "", admin), holdpoint.CodePolicyMoved) // a repeated call after a lost answer
+		e := requireCode(t, holdpoint.CodePolicyMoved, s.ActivatePolicy(ctx, "acme", "h1", "", admin)) // a repeated call after a lost answer
 		require.Equal(t, "h1", e.Detail["active"])
 		require.NoError(t, s.ActivatePolicy(ctx, "acme", "h2", "h1", admin))
 		require.Equal(t, "h2", active())
@@ -129,16 +128,16 @@ func testPolicies(t *testing.T, open func(t testing.TB, now func() time.Time) st
 
 	t.Run("of simultaneous activations one wins and the others learn which", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
+		createTenant(t, s, "acme")
 		const n = 12
 		for i := range n {
 			require.NoError(t, s.PutPolicy(ctx, store.PolicyRow{Tenant: "acme", Hash: fmt.Sprint("h", i)}, admin))
 		}
-		errs := together(n, func(i int) error { return s.ActivatePolicy(ctx, "acme", fmt.Sprint("h", i), "", admin) })
+		errs := simultaneously(n, func(i int) error { return s.ActivatePolicy(ctx, "acme", fmt.Sprint("h", i), "", admin) })
 		winner := fmt.Sprint("h", requireOneWinner(t, errs, holdpoint.CodePolicyMoved))
 		for _, err := range errs {
 			if err != nil {
-				require.Equal(t, winner, requireCode(t, err, holdpoint.CodePolicyMoved).Detail["active"])
+				require.Equal(t, winner, requireCode(t, holdpoint.CodePolicyMoved, err).Detail["active"])
 			}
 		}
 		got, err := s.TenantByName(ctx, "acme")
@@ -149,7 +148,7 @@ func testPolicies(t *testing.T, open func(t testing.TB, now func() time.Time) st
 
 	t.Run("an activation wakes", func(t *testing.T) {
 		s := open(t, nil)
-		addTenant(t, s, "acme")
+		createTenant(t, s, "acme")
 		require.NoError(t, s.PutPolicy(ctx, store.PolicyRow{Tenant: "acme", Hash: "h1"}, admin))
 		require.NoError(t, s.ActivatePolicy(ctx, "acme", "h1", "", admin))
 		select {
