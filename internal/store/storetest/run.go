@@ -30,6 +30,13 @@ func Run(t *testing.T, open func(t testing.TB, now func() time.Time) store.Store
 		{"Replacements", testReplacements},
 		{"Cancellations", testCancellations},
 		{"Sweeps", testSweeps},
+		{"People", testPeople},
+		{"Keys", testKeys},
+		{"Policies", testPolicies},
+		{"Messages", testMessages},
+		{"Record", testRecord},
+		{"Find", testFind},
+		{"Holds", testHolds},
 	} {
 		t.Run(suite.name, func(t *testing.T) { suite.test(t, open) })
 	}
