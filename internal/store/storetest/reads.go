@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -185,37 +186,32 @@ func testRecord(t *testing.T, open func(t testing.TB, now func() time.Time) stor
 	t.Run("a record is of one moment", func(t *testing.T) {
 		s := open(t, nil)
 		createTenant(t, s, "acme")
-		const n = 8
+		const n = 12
 		samples := make([]*sample, n)
 		for i := range samples {
 			samples[i] = claimSample(t, s, "acme", "ticket", fmt.Sprint("k", i)).hold()
 		}
-		done := make(chan struct{})
+		var next atomic.Int64 // the run that is decided now, which is the one worth reading
 		errs := simultaneously(3, func(i int) error {
 			if i == 0 {
-				defer close(done)
-				for _, p := range samples {
+				for i, p := range samples {
+					next.Store(int64(i))
 					p.approve()
 				}
+				next.Store(n)
 				return nil
 			}
-			for {
-				for _, p := range samples {
-					r, err := s.Record(ctx, "acme", p.draft.Fence.RunID)
-					if err != nil {
-						return err
-					}
-					approved := r.Run.State == holdpoint.RunApproved
-					if approved != (len(r.Effects) == 2) || approved != (len(r.Decisions) == 1) || approved != (r.Approvals[0].State == holdpoint.ApprovalApproved) {
-						return fmt.Errorf("run %s has %d effects, %d decisions, approval %s", r.Run.State, len(r.Effects), len(r.Decisions), r.Approvals[0].State)
-					}
+			for at := next.Load(); at < n; at = next.Load() {
+				r, err := s.Record(ctx, "acme", samples[at].draft.Fence.RunID)
+				if err != nil {
+					return err
 				}
-				select {
-				case <-done:
-					return nil
-				default:
+				approved := r.Run.State == holdpoint.RunApproved
+				if approved != (len(r.Effects) == 2) || approved != (len(r.Decisions) == 1) || approved != (r.Approvals[0].State == holdpoint.ApprovalApproved) {
+					return fmt.Errorf("run %s has %d effects, %d decisions, approval %s", r.Run.State, len(r.Effects), len(r.Decisions), r.Approvals[0].State)
 				}
 			}
+			return nil
 		})
 		for _, err := range errs {
 			require.NoError(t, err)
