@@ -215,9 +215,6 @@ func (p *Provider) serve(w http.ResponseWriter, r *http.Request) {
 	in := Write{Method: r.Method, Path: r.URL.Path, Key: r.Header.Get(KeyHeader), Header: r.Header.Clone(), Body: body, At: time.Now()}
 	in.Reference = reference(body)
 	id, state, early := p.arrive(in, b)
-	if state != nil {
-		defer p.finish(state)
-	}
 	if early != nil {
 		respond(w, *early, id)
 		return
@@ -226,10 +223,10 @@ func (p *Provider) serve(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(b.Wait):
 		case <-p.stop:
-			cut(w, CutSilently, "")
-			return
+			b.Cut = CutSilently
 		}
 	}
+	p.finish(state) // before the answer, so that whoever has seen it can repeat the key
 	if b.Cut != CutNever {
 		cut(w, b.Cut, b.text(id))
 		return
@@ -287,6 +284,9 @@ func (p *Provider) arrive(in Write, b Behaviour) (id string, state *keyState, ea
 }
 
 func (p *Provider) finish(s *keyState) {
+	if s == nil {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.done = true

@@ -44,15 +44,15 @@ func (k *call) send(ctx context.Context, x *exchange) holdpoint.Outcome {
 	}
 	a, err := k.c.roundTrip(ctx, k.req, k.body, x)
 	x.mu.Lock()
-	sent, flushed, stray, refused := x.sent, x.flushed, x.stray, x.refused
+	sent, flushed, heard, refused := x.sent, x.flushed, x.heard, x.refused
 	x.mu.Unlock()
 	switch {
-	case err == nil && !stray:
+	case err == nil && heard:
 		return k.c.classify(a)
 	case sent == 0:
 		return unsent(ctx, err, refused)
-	case stray:
-		return unclear(holdpoint.PhaseWritten, "an answer came before the request")
+	case err == nil: // left over from the exchange before
+		return unclear(holdpoint.PhaseWritten, errStray.Error())
 	case !flushed:
 		return unclear(holdpoint.PhasePartial, "request partly written, "+errorKind(err))
 	}

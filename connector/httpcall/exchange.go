@@ -15,6 +15,7 @@ var (
 	errDeadline = errors.New("the write deadline has passed")
 	errSecond   = errors.New("one attempt is one request")
 	errUnbound  = errors.New("no exchange owns this connection")
+	errStray    = errors.New("an answer came before the request")
 )
 
 // exchange watches one request on the wire: what was written, what came back, and whether more may be written. A write
@@ -33,7 +34,7 @@ type exchange struct {
 	started bool  // a socket write was permitted
 	sent    int64 // bytes of the request that the socket took
 	flushed bool  // the transport has written the whole request
-	stray   bool  // bytes came back before the first byte was sent
+	heard   bool  // bytes came back after the first write
 	refused error
 }
 
@@ -122,12 +123,15 @@ func (x *exchange) wrote(n int) {
 	x.mu.Unlock()
 }
 
-func (x *exchange) read() {
+// hear takes note of bytes that came back. What comes before the first write answers something else.
+func (x *exchange) hear() error {
 	x.mu.Lock()
+	defer x.mu.Unlock()
 	if !x.started {
-		x.stray = true
+		return errStray
 	}
-	x.mu.Unlock()
+	x.heard = true
+	return nil
 }
 
 // end gives the connections back: what they do from now on does not count for this exchange.
@@ -213,12 +217,16 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// Read implements net.Conn.
+// Read implements net.Conn. Bytes that no request has asked for break the connection; the transport would log them.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
-		if x := c.owner(); x != nil {
-			x.read()
+		x := c.owner()
+		if x == nil {
+			return 0, errStray
+		}
+		if stray := x.hear(); stray != nil {
+			return 0, stray
 		}
 	}
 	return n, err

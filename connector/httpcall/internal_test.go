@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -109,36 +110,44 @@ func TestTLSAgainstPlainText(t *testing.T) {
 
 // An answer that is there before the request was sent belongs to something else.
 func TestAnswerBeforeTheRequestIsNotBelieved(t *testing.T) {
-	s := httptest.NewUnstartedServer(nil)
-	accepted := s.Listener
-	defer func() { _ = accepted.Close() }()
-	go func() {
-		c, err := accepted.Accept()
-		if err != nil {
-			return
-		}
-		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{\"id\":\"old\"}")
-		_, _ = io.Copy(io.Discard, c)
-		_ = c.Close()
-	}()
-	c := connectorTo(t, "http://"+accepted.Addr().String(), nil)
-	prepared, err := c.Prepare(connector.Vars{})
-	require.NoError(t, err)
-	now := time.Now()
-	x := newExchange(now, now.Add(time.Minute), nil)
-	x.reach = func() {
-		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-			x.mu.Lock()
-			stray := x.stray
-			x.mu.Unlock()
-			if stray {
-				return
-			}
-		}
+	start := func() (*conn, *exchange, net.Conn) {
+		near, far := net.Pipe()
+		t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
+		w := &wire{Conn: near}
+		now := time.Now()
+		return &conn{Conn: w, wire: w}, newExchange(now, now.Add(time.Minute), nil), far
 	}
-	o := prepared.(*call).send(context.Background(), x)
-	require.NotEqual(t, holdpoint.Accepted, o.Result)
-	require.Empty(t, o.ProviderID)
+	buf := make([]byte, 8)
+
+	c, _, far := start()
+	go func() { _, _ = io.WriteString(far, "HTTP/1.1") }()
+	n, err := c.Read(buf)
+	require.ErrorIs(t, err, errStray, "nobody has asked")
+	require.Zero(t, n)
+
+	c, x, far := start()
+	c.bind(x)
+	go func() { _, _ = io.WriteString(far, "HTTP/1.1") }()
+	_, err = c.Read(buf)
+	require.ErrorIs(t, err, errStray, "nothing was written yet")
+
+	c, x, far = start()
+	c.bind(x)
+	go func() {
+		_, _ = io.ReadFull(far, make([]byte, 4))
+		_, _ = io.WriteString(far, "HTTP/1.1")
+	}()
+	_, err = c.Write([]byte("POST"))
+	require.NoError(t, err)
+	n, err = c.Read(buf)
+	require.NoError(t, err)
+	require.Equal(t, 8, n)
+	require.True(t, x.heard)
+	require.EqualValues(t, 4, x.sent)
+
+	c.release(x)
+	_, err = c.Write([]byte("POST"))
+	require.ErrorIs(t, err, errUnbound)
 }
 
 func TestDeadlineHoldsOnBothClocks(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -246,6 +247,25 @@ func TestAnswerIsBounded(t *testing.T) {
 	require.Equal(t, holdpoint.ClassUnreferenced, o.Class)
 	require.Equal(t, holdpoint.PhaseStatus, o.Phase)
 	require.Less(t, o.Took, connectortest.SuiteTimeout)
+}
+
+// A server that answers once too often must not have its left-over answer taken for that of the next request.
+func TestLeftOverAnswerIsNotBelieved(t *testing.T) {
+	s := startRaw(t, func(_ int32, w io.Writer) bool {
+		const answer = "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{\"id\":\"%s\"}"
+		_, err := fmt.Fprintf(w, answer+answer, "own", "old")
+		return err == nil
+	})
+	log.SetOutput(io.Discard) // the transport reports what it finds on an idle connection
+	t.Cleanup(func() { log.SetOutput(os.Stderr) })
+	c := newConnector(t, config(s.url()))
+	for range 50 {
+		o := prepare(t, c, connector.Vars{Key: "k", Payload: []byte("{}")}).Send(context.Background(), soon())
+		require.NotEqual(t, "old", o.ProviderID)
+		if o.Result == holdpoint.Accepted {
+			require.Equal(t, "own", o.ProviderID)
+		}
+	}
 }
 
 func TestGarbageIsNoAnswer(t *testing.T) {
