@@ -239,14 +239,16 @@ func (t *tx) countClaims(ctx context.Context, claims []store.Claim, results map[
 		return nil, nil
 	}
 	args := []any{t.s.clock()}
-	for _, c := range claims {
+	values := make([]string, len(claims))
+	for i, c := range claims {
 		owner := "" // no row of a live lease has this owner
 		if c.OwnerExplicit {
 			owner = c.Owner
 		}
-		args = append(args, c.Tenant, c.Scope, c.KeyHMAC, c.Fingerprint, c.FingerprintRule, owner, c.ExecutionID, int64(c.Extra+1))
+		values[i] = fmt.Sprintf("(%s, %d)", params(len(args)+1, 7), c.Extra+1)
+		args = append(args, c.Tenant, c.Scope, c.KeyHMAC, c.Fingerprint, c.FingerprintRule, owner, c.ExecutionID)
 	}
-	q := "WITH v (tenant, scope, key_hmac, fingerprint, rule, owner, execution_id, n) AS (VALUES " + tuples(len(claims), 8, 2) + ")" + countRows
+	q := "WITH v (tenant, scope, key_hmac, fingerprint, rule, owner, execution_id, n) AS (VALUES " + strings.Join(values, ", ") + ")" + countRows
 	rows, err := t.QueryContext(ctx, t.s.expand(q), args...)
 	type counted struct {
 		run  holdpoint.Run

@@ -30,6 +30,10 @@ func Run(t *testing.T, open func(t testing.TB, now func() time.Time) store.Store
 		{"Replacements", testReplacements},
 		{"Cancellations", testCancellations},
 		{"Sweeps", testSweeps},
+		{"Gates", testGates},
+		{"Outbox", testOutbox},
+		{"Reconcile", testReconcile},
+		{"Switches", testSwitches},
 		{"People", testPeople},
 		{"Keys", testKeys},
 		{"Policies", testPolicies},
@@ -48,7 +52,7 @@ type fixture struct {
 	t      *testing.T
 	ctx    context.Context
 	tenant string
-	micros atomic.Int64
+	micros *atomic.Int64
 }
 
 // machine is the actor of everything that a fixture does.
@@ -60,7 +64,7 @@ var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // newFixture opens a store whose clock stands still until advance.
 func newFixture(t *testing.T, open func(testing.TB, func() time.Time) store.Store) *fixture {
 	t.Helper()
-	f := &fixture{t: t, ctx: t.Context(), tenant: "acme"}
+	f := &fixture{t: t, ctx: t.Context(), tenant: "acme", micros: new(atomic.Int64)}
 	f.micros.Store(start.UnixMicro())
 	f.Store = open(t, f.now)
 	createTenant(t, f.Store, f.tenant)
@@ -75,6 +79,13 @@ func createTenant(t *testing.T, s store.Store, name string) {
 func (f *fixture) now() time.Time { return time.UnixMicro(f.micros.Load()).UTC() }
 
 func (f *fixture) advance(d time.Duration) { f.micros.Add(d.Microseconds()) }
+
+// on is the same fixture and clock, for a subtest.
+func (f *fixture) on(t *testing.T) *fixture {
+	g := *f
+	g.t, g.ctx = t, t.Context()
+	return &g
+}
 
 // newClaim is a claim of a key with a lease of a minute, three attempts in an hour and two steals.
 func newClaim(tenant, key string) store.Claim {

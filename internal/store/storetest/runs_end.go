@@ -24,6 +24,7 @@ func (f *fixture) replacement(oldRun, key string) store.Replacement {
 func testReplacements(t *testing.T, open func(testing.TB, func() time.Time) store.Store) {
 	f := newFixture(t, open)
 	t.Run("of a run that waits for a person", func(t *testing.T) {
+		f := f.on(t)
 		fence := f.work("a")
 		_, approval := f.held(fence, "mail")
 		p := f.replacement(fence.RunID, "a-new")
@@ -58,6 +59,7 @@ func testReplacements(t *testing.T, open func(testing.TB, func() time.Time) stor
 		require.Equal(t, holdpoint.Claimed, f.try(newClaim(f.tenant, "a-newer")).Outcome, "a refused replacement makes no run")
 	})
 	t.Run("of a finished run, by a run that exists", func(t *testing.T) {
+		f := f.on(t)
 		fence, other := f.work("b"), f.work("b-new")
 		end, err := f.EndWork(f.ctx, fence, store.WorkEnd{State: holdpoint.RunCompleted, Who: machine})
 		require.NoError(t, err)
@@ -84,6 +86,7 @@ func testReplacements(t *testing.T, open func(testing.TB, func() time.Time) stor
 		require.Empty(t, f.record(another.RunID).Run.ReplacedBy)
 	})
 	t.Run("of a run at work", func(t *testing.T) {
+		f := f.on(t)
 		fence := f.work("c")
 		_, _, _, err := f.ReplaceRun(f.ctx, f.replacement(fence.RunID, "c-new"))
 		requireCode(t, holdpoint.CodeNotAllowedNow, err)
@@ -96,6 +99,7 @@ func testReplacements(t *testing.T, open func(testing.TB, func() time.Time) stor
 		require.Equal(t, holdpoint.Duplicate, f.try(newClaim(f.tenant, "c")).Outcome)
 	})
 	t.Run("of a run that waits for its retry", func(t *testing.T) {
+		f := f.on(t)
 		fence := f.work("d")
 		_, err := f.EndWork(f.ctx, fence, store.WorkEnd{State: holdpoint.RunFailedRetryable, Who: machine})
 		require.NoError(t, err)
@@ -104,6 +108,7 @@ func testReplacements(t *testing.T, open func(testing.TB, func() time.Time) stor
 		require.Equal(t, []any{holdpoint.RunFailedTerminal, holdpoint.ReasonReplaced}, []any{before.State, before.Reason})
 	})
 	t.Run("of no run", func(t *testing.T) {
+		f := f.on(t)
 		_, _, _, err := f.ReplaceRun(f.ctx, f.replacement(uuid.NewString(), "e-new"))
 		requireCode(t, holdpoint.CodeNotFound, err)
 	})
@@ -111,28 +116,30 @@ func testReplacements(t *testing.T, open func(testing.TB, func() time.Time) stor
 
 func testCancellations(t *testing.T, open func(testing.TB, func() time.Time) store.Store) {
 	f := newFixture(t, open)
-	cancel := func(id string) (holdpoint.Run, error) {
+	cancel := func(f *fixture, id string) (holdpoint.Run, error) {
 		return f.CancelRun(f.ctx, f.tenant, id, []byte("sealed"), operator)
 	}
 	t.Run("of a run that waits for its retry", func(t *testing.T) {
+		f := f.on(t)
 		fence := f.work("retry")
-		_, err := cancel(fence.RunID)
+		_, err := cancel(f, fence.RunID)
 		requireCode(t, holdpoint.CodeNotAllowedNow, err) // its owner works on it
 		_, err = f.EndWork(f.ctx, fence, store.WorkEnd{State: holdpoint.RunFailedRetryable, Who: machine})
 		require.NoError(t, err)
-		run, err := cancel(fence.RunID)
+		run, err := cancel(f, fence.RunID)
 		require.NoError(t, err)
 		require.Equal(t, []any{holdpoint.RunFailedTerminal, holdpoint.ReasonCancelled}, []any{run.State, run.Reason})
 		require.Equal(t, []string{"run.claimed", "run.failed", "run.cancelled"}, f.kinds(run.ID))
-		_, err = cancel(fence.RunID)
+		_, err = cancel(f, fence.RunID)
 		requireCode(t, holdpoint.CodeNotAllowedNow, err)
-		_, err = cancel(uuid.NewString())
+		_, err = cancel(f, uuid.NewString())
 		requireCode(t, holdpoint.CodeNotFound, err)
 	})
 	t.Run("of a run that waits for a person", func(t *testing.T) {
+		f := f.on(t)
 		fence := f.work("person")
 		f.held(fence, "mail")
-		run, err := cancel(fence.RunID)
+		run, err := cancel(f, fence.RunID)
 		require.NoError(t, err)
 		require.Equal(t, []any{holdpoint.RunFailedTerminal, holdpoint.ReasonCancelled}, []any{run.State, run.Reason})
 		rec := f.record(run.ID)
@@ -142,6 +149,7 @@ func testCancellations(t *testing.T, open func(testing.TB, func() time.Time) sto
 		require.Subset(t, f.kinds(run.ID), []string{"approval.withdrawn", "run.cancelled"})
 	})
 	t.Run("of a run with released effects", func(t *testing.T) {
+		f := f.on(t)
 		fence := f.work("approved")
 		_, approval := f.held(fence, "mail", "note")
 		_, err := f.Decide(f.ctx, store.Decision{Tenant: f.tenant, ID: uuid.NewString(), ApprovalID: approval.ID, Digest: approval.Digest,
@@ -150,7 +158,7 @@ func testCancellations(t *testing.T, open func(testing.TB, func() time.Time) sto
 		require.NoError(t, err)
 		_, _, _, err = f.ReplaceRun(f.ctx, f.replacement(fence.RunID, "approved-new"))
 		requireCode(t, holdpoint.CodeNotAllowedNow, err) // its effects are still open
-		run, err := cancel(fence.RunID)
+		run, err := cancel(f, fence.RunID)
 		require.NoError(t, err)
 		require.Equal(t, []any{holdpoint.RunFailedTerminal, holdpoint.ReasonCancelled}, []any{run.State, run.Reason})
 		effects, _, err := f.FindEffects(f.ctx, store.EffectFilter{Tenant: f.tenant, RunID: run.ID, Limit: 10})

@@ -47,6 +47,7 @@ func testFences(t *testing.T, open func(testing.TB, func() time.Time) store.Stor
 	f := newFixture(t, open)
 	for name := range f.workCalls() {
 		t.Run(name, func(t *testing.T) {
+			f := f.on(t)
 			call := func(fence store.Fence) error { return f.workCalls()[name](t.Context(), fence) }
 			fence := f.work(name)
 			unchanged := f.record(fence.RunID)
@@ -77,6 +78,7 @@ func testFences(t *testing.T, open func(testing.TB, func() time.Time) store.Stor
 		})
 	}
 	t.Run("a claim without an execution binds none", func(t *testing.T) {
+		f := f.on(t)
 		c := newClaim(f.tenant, "unbound")
 		c.ExecutionID = ""
 		fence, _ := f.claimed(c)
