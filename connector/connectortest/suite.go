@@ -1,3 +1,4 @@
+// Package connectortest is the conformance suite that every connector passes against the mirror provider.
 package connectortest
 
 import (
@@ -10,6 +11,7 @@ import (
 
 	"github.com/holdpoint/holdpoint"
 	"github.com/holdpoint/holdpoint/connector"
+	"github.com/holdpoint/holdpoint/connector/mirror"
 )
 
 // SuiteTimeout is the timeout of one exchange that a connector under test must use.
@@ -20,7 +22,7 @@ const SuitePath = "/write"
 
 // Run checks a connector against every behaviour of the provider: result, phase, class, and how many writes arrived.
 //
-// build gives a connector that POSTs Vars.Payload to url+SuitePath with Vars.Key in KeyHeader, takes 200 and 201 as
+// build gives a connector that POSTs Vars.Payload to url+SuitePath with Vars.Key in mirror.KeyHeader, takes 200 and 201 as
 // success and /id as the provider's id, looks up with GET url+LookupPath+"?ref="+Vars.Reference, calls one result found
 // and none absent, permits loopback, and uses SuiteTimeout. If it has a method Close, Run calls it.
 func Run(t *testing.T, build func(url string) connector.Connector) {
@@ -34,13 +36,13 @@ func Run(t *testing.T, build func(url string) connector.Connector) {
 
 type bench struct {
 	*testing.T
-	p *Provider
+	p *mirror.Provider
 	c connector.Connector
 }
 
 func newBench(t *testing.T, build func(url string) connector.Connector) *bench {
 	t.Helper()
-	p, err := Start("127.0.0.1:0")
+	p, err := mirror.Start("127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("start provider: %v", err)
 	}
@@ -105,36 +107,36 @@ func testAnswers(t *testing.T, build func(url string) connector.Connector) {
 	wait3 := map[string]string{"Retry-After": "3"}
 	tests := []struct {
 		name   string
-		b      Behaviour
+		b      mirror.Behaviour
 		result holdpoint.Result
 		class  holdpoint.FailureClass
 		after  time.Duration
 	}{
-		{"200", OK("a1"), accepted, holdpoint.ClassNone, 0},
-		{"201", Behaviour{Commit: true, Status: 201}, accepted, holdpoint.ClassNone, 0},
-		{"late but in time", LateAnswer(20*time.Millisecond, "a2"), accepted, holdpoint.ClassNone, 0},
-		{"200 without id", Status(200, `{"note":"done"}`, nil).Committing(), accepted, holdpoint.ClassUnreferenced, 0},
-		{"202 is no success here", Status(202, `{"id":"a3"}`, nil), unclear, holdpoint.ClassAmbiguous, 0},
-		{"207", Status(207, `{"items":[]}`, nil), unclear, holdpoint.ClassPartial, 0},
-		{"307", Status(307, "", map[string]string{"Location": "/elsewhere"}), rejected, holdpoint.ClassRedirect, 0},
-		{"400", Status(400, `{"error":"bad"}`, nil), rejected, holdpoint.ClassInvalidData, 0},
-		{"401", Status(401, "", nil), rejected, holdpoint.ClassCredentials, 0},
-		{"402", Status(402, "", nil), rejected, holdpoint.ClassDeclined, 0},
-		{"403", Status(403, "", nil), rejected, holdpoint.ClassPermission, 0},
-		{"403 with a rate signal", Status(403, "", wait3), rejected, holdpoint.ClassThrottled, 3 * time.Second},
-		{"404", Status(404, "", nil), rejected, holdpoint.ClassInvalidData, 0},
-		{"408", Status(408, "", nil), unclear, holdpoint.ClassAmbiguous, 0},
-		{"409", Status(409, "", nil), unclear, holdpoint.ClassAlreadyExists, 0},
-		{"409 to be repeated", Status(409, "", wait3), unclear, holdpoint.ClassInProgress, 3 * time.Second},
-		{"410", Status(410, "", nil), rejected, holdpoint.ClassGone, 0},
-		{"422", Status(422, "", nil), rejected, holdpoint.ClassInvalidData, 0},
-		{"429", Status(429, "", wait3), rejected, holdpoint.ClassThrottled, 3 * time.Second},
-		{"500", Status(500, "", nil), unclear, holdpoint.ClassProviderError, 0},
-		{"500 after a commit", Status(500, "", nil).Committing(), unclear, holdpoint.ClassProviderError, 0},
-		{"502", Status(502, "", nil), unclear, holdpoint.ClassOverloaded, 0},
-		{"503", Status(503, "", nil), unclear, holdpoint.ClassOverloaded, 0},
-		{"503 with a time", Status(503, "", wait3), rejected, holdpoint.ClassThrottled, 3 * time.Second},
-		{"504 after a commit", Status(504, "", nil).Committing(), unclear, holdpoint.ClassOverloaded, 0},
+		{"200", mirror.OK("a1"), accepted, holdpoint.ClassNone, 0},
+		{"201", mirror.Behaviour{Commit: true, Status: 201}, accepted, holdpoint.ClassNone, 0},
+		{"late but in time", mirror.LateAnswer(20*time.Millisecond, "a2"), accepted, holdpoint.ClassNone, 0},
+		{"200 without id", mirror.Status(200, `{"note":"done"}`, nil).Committing(), accepted, holdpoint.ClassUnreferenced, 0},
+		{"202 is no success here", mirror.Status(202, `{"id":"a3"}`, nil), unclear, holdpoint.ClassAmbiguous, 0},
+		{"207", mirror.Status(207, `{"items":[]}`, nil), unclear, holdpoint.ClassPartial, 0},
+		{"307", mirror.Status(307, "", map[string]string{"Location": "/elsewhere"}), rejected, holdpoint.ClassRedirect, 0},
+		{"400", mirror.Status(400, `{"error":"bad"}`, nil), rejected, holdpoint.ClassInvalidData, 0},
+		{"401", mirror.Status(401, "", nil), rejected, holdpoint.ClassCredentials, 0},
+		{"402", mirror.Status(402, "", nil), rejected, holdpoint.ClassDeclined, 0},
+		{"403", mirror.Status(403, "", nil), rejected, holdpoint.ClassPermission, 0},
+		{"403 with a rate signal", mirror.Status(403, "", wait3), rejected, holdpoint.ClassThrottled, 3 * time.Second},
+		{"404", mirror.Status(404, "", nil), rejected, holdpoint.ClassInvalidData, 0},
+		{"408", mirror.Status(408, "", nil), unclear, holdpoint.ClassAmbiguous, 0},
+		{"409", mirror.Status(409, "", nil), unclear, holdpoint.ClassAlreadyExists, 0},
+		{"409 to be repeated", mirror.Status(409, "", wait3), unclear, holdpoint.ClassInProgress, 3 * time.Second},
+		{"410", mirror.Status(410, "", nil), rejected, holdpoint.ClassGone, 0},
+		{"422", mirror.Status(422, "", nil), rejected, holdpoint.ClassInvalidData, 0},
+		{"429", mirror.Status(429, "", wait3), rejected, holdpoint.ClassThrottled, 3 * time.Second},
+		{"500", mirror.Status(500, "", nil), unclear, holdpoint.ClassProviderError, 0},
+		{"500 after a commit", mirror.Status(500, "", nil).Committing(), unclear, holdpoint.ClassProviderError, 0},
+		{"502", mirror.Status(502, "", nil), unclear, holdpoint.ClassOverloaded, 0},
+		{"503", mirror.Status(503, "", nil), unclear, holdpoint.ClassOverloaded, 0},
+		{"503 with a time", mirror.Status(503, "", wait3), rejected, holdpoint.ClassThrottled, 3 * time.Second},
+		{"504 after a commit", mirror.Status(504, "", nil).Committing(), unclear, holdpoint.ClassOverloaded, 0},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -161,16 +163,16 @@ func testBrokenWire(t *testing.T, build func(url string) connector.Connector) {
 	unread := want{holdpoint.Unclear, holdpoint.ClassAmbiguous, []holdpoint.Phase{holdpoint.PhasePartial, holdpoint.PhaseWritten}, 0}
 	tests := []struct {
 		name string
-		b    Behaviour
+		b    mirror.Behaviour
 		want want
 	}{
-		{"accept then stall", AcceptThenStall(time.Minute), lost},
-		{"answer after the timeout", LateAnswer(time.Minute, "late"), lost},
-		{"accept then close", AcceptThenClose(), lost},
-		{"accept then reset", AcceptThenReset(), lost},
-		{"truncated body", TruncatedBody(), halved},
-		{"reset in the body", ResetMidBody(), halved},
-		{"close before read", CloseBeforeRead(), unread},
+		{"accept then stall", mirror.AcceptThenStall(time.Minute), lost},
+		{"answer after the timeout", mirror.LateAnswer(time.Minute, "late"), lost},
+		{"accept then close", mirror.AcceptThenClose(), lost},
+		{"accept then reset", mirror.AcceptThenReset(), lost},
+		{"truncated body", mirror.TruncatedBody(), halved},
+		{"reset in the body", mirror.ResetMidBody(), halved},
+		{"close before read", mirror.CloseBeforeRead(), unread},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -184,7 +186,7 @@ func testBrokenWire(t *testing.T, build func(url string) connector.Connector) {
 	}
 	t.Run("cancelled in flight", func(t *testing.T) {
 		b := newBench(t, build)
-		b.p.Queue(SuitePath, AcceptThenStall(time.Minute))
+		b.p.Queue(SuitePath, mirror.AcceptThenStall(time.Minute))
 		ctx, cancel := context.WithCancel(context.Background())
 		done := chanOf(func() holdpoint.Outcome { return b.send(ctx, vars("a")) })
 		b.until("the write arrives", func() bool { return len(b.p.Writes()) == 1 })
@@ -254,10 +256,10 @@ func testNothingLeaves(t *testing.T, build func(url string) connector.Connector)
 func testOneRequest(t *testing.T, build func(url string) connector.Connector) {
 	lost := want{holdpoint.Unclear, holdpoint.ClassAmbiguous, []holdpoint.Phase{holdpoint.PhaseWritten}, 2}
 	for name, payload := range map[string][]byte{"with body": vars("b").Payload, "without body": nil} {
-		for kind, broken := range map[string]Behaviour{"close": AcceptThenClose(), "reset": AcceptThenReset()} {
+		for kind, broken := range map[string]mirror.Behaviour{"close": mirror.AcceptThenClose(), "reset": mirror.AcceptThenReset()} {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				b := newBench(t, build)
-				b.p.Queue(SuitePath, OK(""), broken)
+				b.p.Queue(SuitePath, mirror.OK(""), broken)
 				if o := b.send(context.Background(), vars("a")); o.Result != holdpoint.Accepted {
 					t.Fatalf("first write: %s (%s)", o.Result, o.Detail)
 				}
@@ -269,7 +271,7 @@ func testOneRequest(t *testing.T, build func(url string) connector.Connector) {
 	}
 	t.Run("redirect", func(t *testing.T) {
 		b := newBench(t, build)
-		b.p.Queue(SuitePath, Status(http.StatusPermanentRedirect, "", map[string]string{"Location": b.p.URL() + "/elsewhere"}))
+		b.p.Queue(SuitePath, mirror.Status(http.StatusPermanentRedirect, "", map[string]string{"Location": b.p.URL() + "/elsewhere"}))
 		b.send(context.Background(), vars("a"))
 		if n := b.p.CountPath("/elsewhere"); n != 0 {
 			t.Errorf("the redirect was followed")
@@ -282,7 +284,7 @@ func testKeys(t *testing.T, build func(url string) connector.Connector) {
 	t.Run("lost answer, then the same key", func(t *testing.T) {
 		b := newBench(t, build)
 		b.p.HonourKeys(true)
-		b.p.Queue(SuitePath, AcceptThenClose())
+		b.p.Queue(SuitePath, mirror.AcceptThenClose())
 		b.send(context.Background(), vars("a"))
 		o := b.send(context.Background(), vars("a"))
 		b.check(o, want{holdpoint.Accepted, holdpoint.ClassNone, complete, 2})
@@ -301,7 +303,7 @@ func testKeys(t *testing.T, build func(url string) connector.Connector) {
 	t.Run("same key twice at once", func(t *testing.T) {
 		b := newBench(t, build)
 		b.p.HonourKeys(true)
-		b.p.Queue(SuitePath, AcceptThenStall(time.Minute))
+		b.p.Queue(SuitePath, mirror.AcceptThenStall(time.Minute))
 		ctx, cancel := context.WithCancel(context.Background())
 		first := chanOf(func() holdpoint.Outcome { return b.send(ctx, vars("a")) })
 		b.until("the first write arrives", func() bool { return len(b.p.Writes()) == 1 })
@@ -317,7 +319,7 @@ func testLookup(t *testing.T, build func(url string) connector.Connector) {
 	if f := find(b, "a"); f.State != connector.Absent {
 		t.Errorf("nothing written: %+v, want absent", f)
 	}
-	b.p.Queue(SuitePath, AcceptThenClose())
+	b.p.Queue(SuitePath, mirror.AcceptThenClose())
 	b.send(context.Background(), vars("a"))
 	if f := find(b, "a"); f.State != connector.Found || f.Matches != 1 || f.ProviderID != b.p.Objects("ref-a")[0].ID {
 		t.Errorf("one object: %+v, want found with its id", f)

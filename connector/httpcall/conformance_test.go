@@ -15,6 +15,7 @@ import (
 	"github.com/holdpoint/holdpoint/connector"
 	"github.com/holdpoint/holdpoint/connector/connectortest"
 	"github.com/holdpoint/holdpoint/connector/httpcall"
+	"github.com/holdpoint/holdpoint/connector/mirror"
 	"github.com/holdpoint/holdpoint/internal/egress"
 )
 
@@ -31,7 +32,7 @@ func config(base string) httpcall.Config {
 		Render: func(v connector.Vars) (httpcall.Wire, error) {
 			return httpcall.Wire{
 				Method: "POST", URL: base + connectortest.SuitePath, Body: v.Payload,
-				Header: map[string]string{connectortest.KeyHeader: v.Key},
+				Header: map[string]string{mirror.KeyHeader: v.Key},
 			}, nil
 		},
 		WireHash: func(v connector.Vars) (string, error) {
@@ -39,7 +40,7 @@ func config(base string) httpcall.Config {
 			return hex.EncodeToString(sum[:]), nil
 		},
 		RenderLookup: func(v connector.Vars) (httpcall.Wire, error) {
-			return httpcall.Wire{URL: base + connectortest.LookupPath + "?ref=" + url.QueryEscape(v.Reference)}, nil
+			return httpcall.Wire{URL: base + mirror.LookupPath + "?ref=" + url.QueryEscape(v.Reference)}, nil
 		},
 		JudgeLookup: func(_ int, body []byte) (found, absent bool, id string, err error) {
 			var doc struct {

@@ -39,7 +39,7 @@ func (e *Engine) LeaseLookups(ctx context.Context, owner string, lease time.Dura
 				return tasks, err
 			}
 			switch {
-			case t.FirstAttemptAt != nil && policy.Repeatable(t.facts(t.Spent, *t.FirstAttemptAt, t.Now)) && t.Spent < t.workflow.Retry.EffectAttempts:
+			case t.FirstAttemptAt != nil && policy.Repeatable(t.facts(t.Spent, *t.FirstAttemptAt, t.Now)) && t.Spent < t.workflow.Retry.EffectAttempts && t.Reason == "":
 				r.State, r.Detail = "repeatable", "the connector has proved that the same request under the same key is harmless"
 			case t.Connector.Lookup != nil:
 				tasks = append(tasks, t)

@@ -311,8 +311,8 @@ type Outbox interface {
 
 	// LeaseLookups leases unknown effects whose next look-up is due, never before send_before.
 	LeaseLookups(ctx context.Context, owner string, lease time.Duration, limit int) ([]LeasedEffect, error)
-	// SettleLookup records a look-up: found completes, absent (proved) returns to pending with possibly_committed
-	// cleared, anything else schedules the next look-up (Next 0: none, a person is needed).
+	// SettleLookup records a look-up: found completes, proved_absent returns to pending with possibly_committed cleared,
+	// repeatable returns to pending and stays possibly_committed, anything else schedules the next look-up (Next 0: none, a person is needed).
 	SettleLookup(ctx context.Context, owner string, l LookupResult) (Settled, error)
 
 	// ResolveEffect records an operator's verdict on an unknown effect; not_allowed_now otherwise.
@@ -411,7 +411,7 @@ type LookupResult struct {
 	RunID      string
 	EffectID   string
 	Version    int64
-	State      string // found, absent, proved_absent, unclear
+	State      string // found, absent, proved_absent, repeatable, unclear
 	ProviderID string
 	Detail     string
 	Next       time.Duration // when to look again; negative: no more

@@ -13,6 +13,7 @@ const (
 	lookupFound        = "found"
 	lookupAbsent       = "absent"
 	lookupProvedAbsent = "proved_absent"
+	lookupRepeatable   = "repeatable" // the same request again is proved to be harmless; it may still have been accepted
 	lookupUnclear      = "unclear"
 )
 
@@ -67,6 +68,9 @@ func (s *Store) SettleLookup(ctx context.Context, owner string, l store.LookupRe
 		case lookupProvedAbsent:
 			e.AbsentReads, e.AbsentResends = 0, e.AbsentResends+1
 			err = m.again(ctx, &e, "absent", max(l.Next, 0))
+		case lookupRepeatable:
+			e.NextAttemptAt, e.NextLookupAt = &now, nil
+			err = m.move(ctx, &e, holdpoint.EffectPending, "absent", "", nil)
 		case lookupAbsent, lookupUnclear:
 			if e.AbsentReads++; l.State == lookupUnclear {
 				e.AbsentReads = 0
@@ -77,7 +81,7 @@ func (s *Store) SettleLookup(ctx context.Context, owner string, l store.LookupRe
 			}
 			err = m.save(ctx, &e, e.State)
 		default:
-			err = holdpoint.Errorf(holdpoint.CodeInternal, "a look-up ends found, absent, proved_absent or unclear; this is a fault of the program")
+			err = holdpoint.Errorf(holdpoint.CodeInternal, "a look-up ends found, absent, proved_absent, repeatable or unclear; this is a fault of the program")
 		}
 		if err != nil {
 			return err

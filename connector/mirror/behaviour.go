@@ -1,4 +1,4 @@
-package connectortest
+package mirror
 
 import (
 	"encoding/json"

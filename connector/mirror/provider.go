@@ -1,10 +1,10 @@
-// Package connectortest holds a provider that misbehaves on purpose, and the conformance suite that every connector must
-// pass against it.
+// Package mirror is a provider that misbehaves on cue and counts what really arrived. The demo shows it, and the
+// conformance suite of connectors runs against it.
 //
 // The provider listens on a real socket. It records each write that arrived, keeps the objects that it committed, can
 // honour idempotency keys, answers look-ups with a visibility lag, and breaks the connection in the ways that real
 // providers, gateways and networks do.
-package connectortest
+package mirror
 
 import (
 	"crypto/sha256"
