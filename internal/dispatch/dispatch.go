@@ -24,7 +24,7 @@ type Options struct {
 	Log        *slog.Logger  // nil discards
 	Poll       time.Duration // 1s
 	SendWindow time.Duration // 5s: from the attempt row to the first byte; later the write fails before it
-	Margin     time.Duration // 10s: what a lease outlasts window and timeout by
+	Margin     time.Duration // 5s: what a lease outlasts window and timeout by
 	InFlight   int           // 64 effects at once
 	Reach      func(point string)
 }
@@ -50,7 +50,7 @@ func New(o Options) *Dispatcher {
 	if o.Reach == nil {
 		o.Reach = func(string) {}
 	}
-	o.Poll, o.SendWindow, o.Margin = orDefault(o.Poll, time.Second), orDefault(o.SendWindow, 5*time.Second), orDefault(o.Margin, 10*time.Second)
+	o.Poll, o.SendWindow, o.Margin = orDefault(o.Poll, time.Second), orDefault(o.SendWindow, 5*time.Second), orDefault(o.Margin, 5*time.Second)
 	if o.InFlight == 0 {
 		o.InFlight = 64
 	}
