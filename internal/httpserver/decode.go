@@ -71,7 +71,7 @@ func Unmarshal(doc []byte, v any) error {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &wrong) && wrong.Field != "":
-		return holdpoint.Errorf(holdpoint.CodeInvalidRequest, "%s must be %s.", shown(wrong.Field), kindName(wrong.Type)).With("field", shown(wrong.Field))
+		return holdpoint.Errorf(holdpoint.CodeInvalidRequest, "%s must be %s.", Shown(wrong.Field), kindName(wrong.Type)).With("field", Shown(wrong.Field))
 	case errors.As(err, &syntax):
 		return holdpoint.Errorf(holdpoint.CodeInvalidJSON, "The JSON is refused at byte %d: it is not well-formed.", syntax.Offset)
 	case err != nil:
@@ -123,7 +123,7 @@ func exactNames(doc []byte, t reflect.Type, at string) error {
 }
 
 func unknownField(name string) error {
-	return holdpoint.Errorf(holdpoint.CodeInvalidRequest, "%s is not a field of this call; leave it out or correct its name.", shown(name)).With("field", shown(name))
+	return holdpoint.Errorf(holdpoint.CodeInvalidRequest, "%s is not a field of this call; leave it out or correct its name.", Shown(name)).With("field", Shown(name))
 }
 
 // jsonFields gives the members that a struct reads, those of embedded structs included.
@@ -185,8 +185,8 @@ func kindName(t reflect.Type) string {
 
 const maxShown = 64
 
-// shown makes a caller's field name safe for a message: short, and without characters that could disturb a reader.
-func shown(name string) string {
+// Shown makes a caller's field name safe for a message: short, and without characters that could disturb a reader.
+func Shown(name string) string {
 	name = strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) {
 			return c
