@@ -55,7 +55,7 @@ func New(o Options) *Dispatcher {
 		o.InFlight = 64
 	}
 	return &Dispatcher{o: o, owner: uuid.NewString(), connectors: &pool{o: o, known: map[string]*pooled{}}, targets: newTargets(o.InFlight),
-		effects: make(chan struct{}, 1), messages: make(chan struct{}, 1)}
+		effects: make(chan struct{}, 1), messages: make(chan struct{}, 1), stop: func() {}}
 }
 
 func orDefault(d, otherwise time.Duration) time.Duration {
@@ -77,7 +77,7 @@ func (d *Dispatcher) Start() {
 	d.loops.Go(func() { d.hints(ctx) })
 }
 
-// Stop ends the loops, then waits until what has begun is settled, at most until ctx ends.
+// Stop ends the loops, if they were started, then waits until what has begun is settled, at most until ctx ends.
 func (d *Dispatcher) Stop(ctx context.Context) error {
 	d.stop()
 	done := make(chan struct{})
