@@ -152,7 +152,7 @@ func (a *App) Start() error {
 			return err
 		}
 		a.listener = l
-		a.server = httpserver.New(a.handler(nonces), a.o.Log)
+		a.server = httpserver.NewServer(httpserver.Wrap(a.handler(nonces), httpserver.Options{Log: a.o.Log, Secure: a.engine.Secure()}), a.o.Log)
 		go func() { a.served <- a.server.Serve(l) }()
 	}
 	if a.dispatcher != nil {

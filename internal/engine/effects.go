@@ -184,6 +184,9 @@ func (e *Engine) SetSwitch(ctx context.Context, a holdpoint.Actor, scope string,
 		return SwitchAnswer{}, err
 	}
 	s, flight, err := e.store.SetSwitch(ctx, store.SwitchChange{Tenant: a.Tenant, Scope: scope, On: *r.On, ReasonText: keys.index.Seal("switch", []byte(r.Reason)), Who: who(a)})
+	if err == nil {
+		e.announce(ctx, a.Tenant, "switch.changed", map[bool]string{true: "on", false: "off"}[*r.On])
+	}
 	return SwitchAnswer{s, flight}, err
 }
 

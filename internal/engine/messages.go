@@ -133,6 +133,35 @@ func (e *Engine) alert(ctx context.Context, run holdpoint.Run, typ string) {
 	}
 }
 
+// announce queues a message that concerns the whole tenant, once for each channel on which any workflow alerts.
+func (e *Engine) announce(ctx context.Context, tenant, typ, state string) {
+	p, err := e.activeOrNil(ctx, tenant)
+	if err != nil || p == nil {
+		return
+	}
+	channels := map[string]bool{}
+	for _, w := range p.Workflows {
+		for _, name := range w.Alerts {
+			channels[name] = true
+		}
+	}
+	var all []store.Message
+	for _, name := range sortedKeys(channels) {
+		m, err := e.message(ctx, holdpoint.MessageRecord{Tenant: tenant, Type: typ, Channel: name}, messageData{Type: typ, State: state})
+		if err != nil {
+			e.log.ErrorContext(ctx, "announcement not made", "type", typ, "error", err)
+			return
+		}
+		all = append(all, m)
+	}
+	if len(all) == 0 {
+		return
+	}
+	if err := e.store.AddMessages(ctx, all); err != nil {
+		e.log.ErrorContext(ctx, "announcement not queued", "type", typ, "error", err)
+	}
+}
+
 // alertSteal raises the alert when a run's lease has been taken over as often as its policy says.
 func (e *Engine) alertSteal(ctx context.Context, run holdpoint.Run) {
 	p, err := e.policies.active(ctx, run.Tenant)
@@ -176,7 +205,10 @@ func (e *Engine) PrepareDelivery(ctx context.Context, m store.Message) (Delivery
 	if err := json.Unmarshal(plain, &data); err != nil {
 		return d, fmt.Errorf("message %s: %w", m.ID, err)
 	}
-	data.Link = e.PublicURL("/console/runs/" + m.RunID)
+	data.Link = e.PublicURL("/console")
+	if m.RunID != "" {
+		data.Link = e.PublicURL("/console/runs/" + m.RunID)
+	}
 	if m.ApprovalID != "" {
 		ap, err := e.store.ApprovalByID(ctx, m.Tenant, m.ApprovalID)
 		if err != nil {

@@ -194,6 +194,7 @@ func (e *Engine) Settle(ctx context.Context, owner string, t *Task, a store.Begu
 	if err != nil {
 		return store.Settled{}, err
 	}
+	e.alertEnd(ctx, settled[0])
 	if v.HoldConnector {
 		h := store.ConnectorHold{Tenant: t.Tenant, Connector: t.LeasedEffect.Connector, Hold: v.Hold, Detail: o.Detail}
 		if v.Hold == holdpoint.HoldPermission {
@@ -237,6 +238,13 @@ func (e *Engine) settlement(ctx context.Context, t *Task, o holdpoint.Outcome, a
 		s.Messages = m
 	}
 	return s, v, nil
+}
+
+// alertEnd tells the alert channels about a run that its effects have ended without success.
+func (e *Engine) alertEnd(ctx context.Context, s store.Settled) {
+	if s.RunEnded && s.Run.State == holdpoint.RunFailedTerminal {
+		e.alert(ctx, s.Run, "run.failed")
+	}
 }
 
 // firstLookup is the delay of the first look-up of an effect that became unknown; negative if nothing can look.
