@@ -41,25 +41,34 @@ func (s *Store) ClaimRuns(ctx context.Context, claims []store.Claim) ([]store.Cl
 	for i, n := range order {
 		sorted[i] = claims[n]
 	}
+	// SQLite searches its list of parameters for each of them, so that time grows with the square of their number; there
+	// the transaction is the only writer, and several statements in it are as good as one.
+	size := maxClaims
+	if !s.postgres {
+		size = 50
+	}
 	var results map[identity]store.ClaimResult
 	err := s.do(ctx, "ClaimRuns", func(t *tx) error {
-		var events []event
-		var err error
-		if results, events, err = t.claim(ctx, sorted); err != nil {
-			return err
-		}
-		var lost []store.Claim
-		for _, c := range sorted {
-			if _, won := results[identityOf(c)]; !won {
-				lost = append(lost, c)
-			}
-		}
-		more, err := t.countClaims(ctx, lost, results)
+		results = make(map[identity]store.ClaimResult, len(claims))
+		// One instant for all rows and for both statements. It is not later than any lock, so a row that moves while this
+		// waits for it looks newer than the claim, never older: a lease or retry time that is not over is never taken.
+		now, err := t.now(ctx)
 		if err != nil {
 			return err
 		}
-		events = append(events, more...)
-		return t.record(ctx, results[identityOf(sorted[0])].Now, events...)
+		var events []event
+		for part := range slices.Chunk(sorted, size) {
+			won, err := t.claim(ctx, now, part, results)
+			if err != nil {
+				return err
+			}
+			counted, err := t.countClaims(ctx, now, part, results)
+			if err != nil {
+				return err
+			}
+			events = append(append(events, won...), counted...)
+		}
+		return t.record(ctx, now, events...)
 	})
 	if err != nil {
 		return nil, err
@@ -76,11 +85,39 @@ type identity struct{ tenant, scope, hmac string }
 
 func identityOf(c store.Claim) identity { return identity{c.Tenant, c.Scope, c.KeyHMAC} }
 
-// insertRun are the columns of a new run. {{now}} stands where a column is an instant, $n where it is a value of runArgs.
-const insertRun = `INSERT INTO runs (tenant, id, workflow, scope, key, key_hmac, key_flag, operation, record, state, reason, version,
- fingerprint, fingerprint_rule, ignore_pointers, policy_hash, lease_owner, lease_expires_at, lease_cap_at, claimed_at, execution_id,
- trigger_source, workflow_version, delivery_id, attempts, attempt_limit, round, steal_cap, duplicates, duplicates_noted, last_duplicate,
- retry_at, budget_until, run_key, payload, initiator, resume_url, created_at, updated_at) VALUES `
+// insertRun names the columns of newRun.
+const insertRun = `INSERT INTO runs (tenant, id, workflow, scope, key, key_hmac, key_flag, operation, record, fingerprint, fingerprint_rule,
+ ignore_pointers, policy_hash, lease_owner, execution_id, trigger_source, workflow_version, delivery_id, run_key, payload, initiator, resume_url,
+ state, reason, version, attempts, attempt_limit, round, steal_cap, duplicates, duplicates_noted, last_duplicate,
+ lease_expires_at, lease_cap_at, claimed_at, retry_at, budget_until, created_at, updated_at) VALUES `
+
+// newRun writes the row of a new run: one that its claim works on, or one that is due for any claim. Numbers stand in
+// the text, which both databases read faster than parameters.
+func newRun(args []any, c store.Claim, now time.Time, claimed bool) (row string, _ []any) {
+	first, at := len(args)+1, now.UnixMicro()
+	var operation, record any
+	if c.Operation != nil {
+		operation, record = text(c.Operation), c.Operation.Record
+	}
+	ignore := c.Ignore
+	if ignore == nil {
+		ignore = []string{}
+	}
+	state, attempts, owner, execution := holdpoint.RunProcessing, 1, c.Owner, c.ExecutionID
+	lease := fmt.Sprintf("%d, %d, %d, NULL", at+micros(min(c.Lease, c.Cap)), at+micros(c.Cap), at)
+	if !claimed {
+		state, attempts, owner, execution = holdpoint.RunFailedRetryable, 0, "", ""
+		lease = fmt.Sprintf("NULL, NULL, NULL, %d", at)
+	}
+	duplicate := "NULL"
+	if c.Extra > 0 {
+		duplicate = fmt.Sprint(at)
+	}
+	args = append(args, c.Tenant, c.RunID, c.Workflow, c.Scope, c.Key, c.KeyHMAC, c.KeyFlag, operation, record, c.Fingerprint, c.FingerprintRule,
+		text(ignore), c.PolicyHash, owner, execution, c.TriggerSource, c.WorkflowVersion, c.DeliveryID, c.RunKey, c.Payload, c.Initiator, c.ResumeURL)
+	return fmt.Sprintf("(%s, '%s', '', 1, %d, %d, 1, %d, %d, %d, %s, %s, %d, %d, %d)", params(first, len(args)+1-first), state, attempts,
+		c.AttemptLimit, c.StealCap, c.Extra, min(c.Extra, notedEach), duplicate, lease, at+micros(c.Budget), at, at), args
+}
 
 // claimRows inserts or takes over; it is the only statement that gives a lease.
 //
@@ -103,61 +140,39 @@ const claimRows = ` ON CONFLICT (tenant, scope, key_hmac) DO UPDATE SET
  WHERE runs.fingerprint = excluded.fingerprint AND runs.fingerprint_rule = excluded.fingerprint_rule AND runs.budget_until > excluded.claimed_at
  AND (runs.state = 'failed_retryable' AND runs.retry_at <= excluded.claimed_at AND runs.attempts < runs.attempt_limit
   OR runs.state = 'processing' AND runs.lease_expires_at <= excluded.claimed_at AND runs.steals < runs.steal_cap)
- RETURNING ` + runColumns + `, runs.key_hmac, runs.event_seq, {{now}}`
+ RETURNING ` + runColumns + `, runs.key_hmac, runs.event_seq`
 
-// claim runs the claim statement and gives the claims that won, with their events.
-func (t *tx) claim(ctx context.Context, claims []store.Claim) (map[identity]store.ClaimResult, []event, error) {
-	args := make([]any, 1, 1+30*len(claims))
-	args[0] = t.s.clock()
-	var q strings.Builder
-	q.WriteString(insertRun)
+// claim runs the claim statement, puts the claims that won into results and gives their events.
+func (t *tx) claim(ctx context.Context, now time.Time, claims []store.Claim, results map[identity]store.ClaimResult) ([]event, error) {
+	var args []any
+	rows := make([]string, len(claims))
 	for i, c := range claims {
-		if i > 0 {
-			q.WriteString(", ")
-		}
-		lease := min(c.Lease, c.Cap)
-		duplicate := "NULL"
-		if c.Extra > 0 {
-			duplicate = "{{now}}"
-		}
-		n := len(args)
-		args = append(args, runArgs(c)...)
-		args = append(args, c.Owner, micros(lease), micros(c.Cap), min(c.Extra, notedEach))
-		v := len(args) // the last parameter of the row
-		fmt.Fprintf(&q, `(%s, 'processing', '', 1, %s, $%d, {{now}} + $%d, {{now}} + $%d, {{now}}, %s, 1, $%d, 1, $%d, $%d, $%d, %s, NULL, {{now}} + $%d, %s, {{now}}, {{now}})`,
-			params(n+1, 9), params(n+10, 4), v-3, v-2, v-1, params(n+14, 4), n+18, n+19, n+20, v, duplicate, n+21, params(n+22, 4))
+		rows[i], args = newRun(args, c, now, true)
 	}
-	q.WriteString(claimRows)
-	rows, err := t.QueryContext(ctx, t.s.expand(q.String()), args...)
 	type winner struct {
 		run  holdpoint.Run
 		hmac string
 		seq  int64
-		now  time.Time
 	}
-	won, err := collect(rows, err, func(row scanner) (winner, error) {
-		var w winner
-		var now int64
-		var err error
-		w.run, err = scanRun(row, &w.hmac, &w.seq, &now)
-		w.now = instant(now)
+	returned, err := t.QueryContext(ctx, insertRun+strings.Join(rows, ", ")+claimRows, args...)
+	won, err := collect(returned, err, func(row scanner) (w winner, err error) {
+		w.run, err = scanRun(row, &w.hmac, &w.seq)
 		return w, err
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	winners := make(map[identity]winner, len(won))
 	for _, w := range won {
 		winners[identity{w.run.Tenant, w.run.Scope, w.hmac}] = w
 	}
-	results := make(map[identity]store.ClaimResult, len(claims))
 	var events []event
 	for _, c := range claims {
 		w, ok := winners[identityOf(c)]
 		if !ok {
 			continue
 		}
-		r := store.ClaimResult{Outcome: holdpoint.Claimed, Run: w.run, Lease: lease(w.run), Now: w.now}
+		r := store.ClaimResult{Outcome: holdpoint.Claimed, Run: w.run, Lease: lease(w.run), Now: now}
 		// Every run has its first event in the transaction that creates it: a row without one is new.
 		if w.seq > 0 {
 			r.RecoveredFrom = string(holdpoint.RunFailedRetryable)
@@ -169,24 +184,7 @@ func (t *tx) claim(ctx context.Context, claims []store.Claim) (map[identity]stor
 		events = append(events, claimedEvents(c, r)...)
 		events = append(events, duplicateEvents(c, r.Run, c.Extra, holdpoint.Busy)...)
 	}
-	return results, events, nil
-}
-
-// runArgs are the parameters that a claimed and a replacing run have in common, in the order of insertRun.
-func runArgs(c store.Claim) []any {
-	var operation, record any
-	if c.Operation != nil {
-		operation, record = text(c.Operation), c.Operation.Record
-	}
-	ignore := c.Ignore
-	if ignore == nil {
-		ignore = []string{}
-	}
-	return []any{c.Tenant, c.RunID, c.Workflow, c.Scope, c.Key, c.KeyHMAC, c.KeyFlag, operation, record, // 9
-		c.Fingerprint, c.FingerprintRule, text(ignore), c.PolicyHash, // 13
-		c.ExecutionID, c.TriggerSource, c.WorkflowVersion, c.DeliveryID, // 17
-		int64(c.AttemptLimit), int64(c.StealCap), int64(c.Extra), micros(c.Budget), // 21
-		c.RunKey, c.Payload, c.Initiator, c.ResumeURL} // 25
+	return events, nil
 }
 
 // params writes n placeholders from $first on.
@@ -218,27 +216,33 @@ func claimedEvents(c store.Claim, r store.ClaimResult) []event {
 // countRows counts deliveries that did not win and gives the row that answers them.
 //
 // Races: the claim statement has locked these rows, so no other transaction moves them between the two statements and
-// the answer is true of this one's moment. A repeat by the owner that holds the live lease is a lost answer: it is no
+// the answer is true of the verb's one instant ($1). A repeat by the owner that holds the live lease is a lost answer: it is no
 // duplicate and moves nothing. Under another fingerprint rule nothing is decided, so nothing is counted.
 const countRows = ` UPDATE runs SET
  duplicates = runs.duplicates + ` + isDuplicate + `,
  duplicates_noted = CASE WHEN runs.duplicates + ` + isDuplicate + ` <= 20 THEN runs.duplicates + ` + isDuplicate + `
   WHEN runs.duplicates_noted < 20 THEN 20 ELSE runs.duplicates_noted END,
- last_duplicate = CASE WHEN ` + isDuplicate + ` > 0 THEN {{now}} ELSE runs.last_duplicate END,
+ last_duplicate = CASE WHEN ` + isDuplicate + ` > 0 THEN CAST($1 AS BIGINT) ELSE runs.last_duplicate END,
  mismatches = runs.mismatches + CASE WHEN runs.fingerprint_rule = v.rule AND runs.fingerprint <> v.fingerprint THEN v.n ELSE 0 END
  FROM v WHERE runs.tenant = v.tenant AND runs.scope = v.scope AND runs.key_hmac = v.key_hmac
- RETURNING ` + runColumns + `, runs.key_hmac, {{now}}`
+ RETURNING ` + runColumns + `, runs.key_hmac`
 
 const isDuplicate = `CASE WHEN runs.fingerprint_rule <> v.rule OR runs.fingerprint <> v.fingerprint THEN 0
-  WHEN runs.state = 'processing' AND runs.lease_expires_at > {{now}} AND runs.lease_owner = v.owner AND runs.execution_id = v.execution_id THEN v.n - 1
+  WHEN runs.state = 'processing' AND runs.lease_expires_at > CAST($1 AS BIGINT) AND runs.lease_owner = v.owner AND runs.execution_id = v.execution_id THEN v.n - 1
   ELSE v.n END`
 
-// countClaims counts and answers the claims that did not win, into results, and gives their events.
-func (t *tx) countClaims(ctx context.Context, claims []store.Claim, results map[identity]store.ClaimResult) ([]event, error) {
+// countClaims counts and answers the claims that are not in results yet, puts them there and gives their events.
+func (t *tx) countClaims(ctx context.Context, now time.Time, all []store.Claim, results map[identity]store.ClaimResult) ([]event, error) {
+	var claims []store.Claim
+	for _, c := range all {
+		if _, won := results[identityOf(c)]; !won {
+			claims = append(claims, c)
+		}
+	}
 	if len(claims) == 0 {
 		return nil, nil
 	}
-	args := []any{t.s.clock()}
+	args := []any{now.UnixMicro()}
 	values := make([]string, len(claims))
 	for i, c := range claims {
 		owner := "" // no row of a live lease has this owner
@@ -249,26 +253,16 @@ func (t *tx) countClaims(ctx context.Context, claims []store.Claim, results map[
 		args = append(args, c.Tenant, c.Scope, c.KeyHMAC, c.Fingerprint, c.FingerprintRule, owner, c.ExecutionID)
 	}
 	q := "WITH v (tenant, scope, key_hmac, fingerprint, rule, owner, execution_id, n) AS (VALUES " + strings.Join(values, ", ") + ")" + countRows
-	rows, err := t.QueryContext(ctx, t.s.expand(q), args...)
-	type counted struct {
-		run  holdpoint.Run
-		hmac string
-		now  time.Time
-	}
-	all, err := collect(rows, err, func(row scanner) (counted, error) {
-		var c counted
-		var now int64
-		var err error
-		c.run, err = scanRun(row, &c.hmac, &now)
-		c.now = instant(now)
-		return c, err
+	rows, err := t.QueryContext(ctx, q, args...)
+	rowOf := make(map[identity]holdpoint.Run, len(claims))
+	_, err = collect(rows, err, func(row scanner) (r holdpoint.Run, err error) {
+		var hmac string
+		r, err = scanRun(row, &hmac)
+		rowOf[identity{r.Tenant, r.Scope, hmac}] = r
+		return r, err
 	})
 	if err != nil {
 		return nil, err
-	}
-	rowOf := make(map[identity]counted, len(all))
-	for _, c := range all {
-		rowOf[identity{c.run.Tenant, c.run.Scope, c.hmac}] = c
 	}
 	var events []event
 	for _, c := range claims {
@@ -276,7 +270,7 @@ func (t *tx) countClaims(ctx context.Context, claims []store.Claim, results map[
 		if !ok {
 			return nil, fmt.Errorf("claim: run of key %s is gone: %w", c.KeyHMAC, sql.ErrNoRows)
 		}
-		r := answer(c, row.run, row.now)
+		r := answer(c, row, now)
 		results[identityOf(c)] = r
 		switch {
 		case r.RuleDiffers:

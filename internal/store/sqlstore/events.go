@@ -2,8 +2,10 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,13 +24,17 @@ type event struct {
 	content     []byte // sealed free text, nil if none
 }
 
+// perInsert bounds the rows of one INSERT: a statement takes a limited number of parameters, and SQLite searches a long
+// list of them slowly.
+const perInsert = 100
+
 // record writes events in the order given. It first moves each run's counter, which also locks the row, so that
-// sequence numbers have no gaps and follow the order of commits.
+// sequence numbers have no gaps and follow the order of commits. Callers that write events of several runs hold their
+// rows already.
 func (t *tx) record(ctx context.Context, now time.Time, events ...event) error {
 	if len(events) == 0 {
 		return nil
 	}
-	type place struct{ tenant, run string }
 	counts := map[place]int64{}
 	var order []place
 	for _, e := range events {
@@ -39,37 +45,70 @@ func (t *tx) record(ctx context.Context, now time.Time, events ...event) error {
 		counts[p]++
 	}
 	next := map[place]int64{}
-	for _, p := range order {
-		q := "UPDATE runs SET event_seq = event_seq + $3 WHERE tenant = $1 AND id = $2 RETURNING event_seq"
-		if p.run == "" {
-			q = "UPDATE tenants SET event_seq = event_seq + $3 WHERE tenant = $1 AND $2 = '' RETURNING event_seq"
+	for part := range slices.Chunk(order, perInsert) {
+		if err := t.reserve(ctx, part, counts, next); err != nil {
+			return fmt.Errorf("record: %w", err)
+		}
+	}
+	for part := range slices.Chunk(events, perInsert) {
+		args := make([]any, 0, 11*len(part))
+		for _, e := range part {
+			p := place{e.tenant, e.run}
+			next[p]++
+			data := []byte("{}")
+			if len(e.data) > 0 {
+				var err error
+				if data, err = json.Marshal(e.data); err != nil {
+					return fmt.Errorf("record %s: %w", e.kind, err)
+				}
+			}
+			args = append(args, e.tenant, e.run, next[p], uuid.Must(uuid.NewV7()).String(), e.kind, now.UnixMicro(),
+				e.who.Kind, e.who.ID, e.who.How, string(data), e.content)
+		}
+		_, err := t.ExecContext(ctx, "INSERT INTO events (tenant, run_id, run_seq, id, type, at, actor_kind, actor_id, actor_how, data, content) VALUES "+
+			tuples(len(part), 11, 1), args...)
+		if err != nil {
+			return fmt.Errorf("record: %w", err)
+		}
+	}
+	return nil
+}
+
+// place is where events count: a run, or with run "" the tenant.
+type place struct{ tenant, run string }
+
+// reserve moves the counters of some places and puts the numbers before the reserved ones into next.
+func (t *tx) reserve(ctx context.Context, places []place, counts, next map[place]int64) error {
+	var runs []string
+	var args []any
+	for _, p := range places {
+		if p.run != "" {
+			runs = append(runs, fmt.Sprintf("(%s, %d)", params(len(args)+1, 2), counts[p]))
+			args = append(args, p.tenant, p.run)
+			continue
 		}
 		var last int64
-		if err := t.QueryRowContext(ctx, q, p.tenant, p.run, counts[p]).Scan(&last); err != nil {
-			return fmt.Errorf("record: %w", err)
+		if err := t.QueryRowContext(ctx, "UPDATE tenants SET event_seq = event_seq + $2 WHERE tenant = $1 RETURNING event_seq", p.tenant, counts[p]).
+			Scan(&last); err != nil {
+			return err
 		}
 		next[p] = last - counts[p]
 	}
-	args := make([]any, 0, 11*len(events))
-	for _, e := range events {
-		p := place{e.tenant, e.run}
-		next[p]++
-		data := []byte("{}")
-		if len(e.data) > 0 {
-			var err error
-			if data, err = json.Marshal(e.data); err != nil {
-				return fmt.Errorf("record %s: %w", e.kind, err)
-			}
-		}
-		args = append(args, e.tenant, e.run, next[p], uuid.Must(uuid.NewV7()).String(), e.kind, now.UnixMicro(),
-			e.who.Kind, e.who.ID, e.who.How, string(data), e.content)
+	if len(runs) == 0 {
+		return nil
 	}
-	_, err := t.ExecContext(ctx, "INSERT INTO events (tenant, run_id, run_seq, id, type, at, actor_kind, actor_id, actor_how, data, content) VALUES "+
-		tuples(len(events), 11, 1), args...)
-	if err != nil {
-		return fmt.Errorf("record: %w", err)
+	rows, err := t.QueryContext(ctx, "WITH v (tenant, id, n) AS (VALUES "+strings.Join(runs, ", ")+`) UPDATE runs SET event_seq = runs.event_seq + v.n
+		FROM v WHERE runs.tenant = v.tenant AND runs.id = v.id RETURNING runs.tenant, runs.id, runs.event_seq`, args...)
+	moved, err := collect(rows, err, func(row scanner) (p place, err error) {
+		var last int64
+		err = row.Scan(&p.tenant, &p.run, &last)
+		next[p] = last - counts[p]
+		return p, err
+	})
+	if err == nil && len(moved) != len(runs) {
+		err = sql.ErrNoRows
 	}
-	return nil
+	return err
 }
 
 // queue writes messages into the message lane, due now.

@@ -72,10 +72,12 @@ func (s *Store) ReplaceRun(ctx context.Context, p store.Replacement) (before, af
 // Race: a delivery that claims the same new key at this instant either made the row, which is then linked, or waits for
 // this transaction and takes over what it made.
 func (t *tx) correction(ctx context.Context, c store.Claim) (id string, created bool, err error) {
-	args := append([]any{t.s.clock()}, runArgs(c)...)
-	res, err := t.ExecContext(ctx, t.s.expand(insertRun+`(`+params(2, 9)+`, 'failed_retryable', '', 1, `+params(11, 4)+`, '', NULL, NULL, NULL, `+
-		params(15, 4)+`, 0, $19, 1, $20, $21, 0, NULL, {{now}}, {{now}} + $22, `+params(23, 4)+`, {{now}}, {{now}})
-		ON CONFLICT (tenant, scope, key_hmac) DO NOTHING`), args...)
+	now, err := t.now(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	row, args := newRun(nil, c, now, false)
+	res, err := t.ExecContext(ctx, insertRun+row+" ON CONFLICT (tenant, scope, key_hmac) DO NOTHING", args...)
 	if err != nil {
 		return "", false, err
 	}
