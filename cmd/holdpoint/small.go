@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+func (p *program) migrateCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "migrate",
+		Short: "Bring the store's schema up to date",
+		Long:  "Brings the schema up to date, forward only. A SQLite store must not be served meanwhile.",
+		Example: examples("holdpoint migrate",
+			"HOLDPOINT_DB=postgres://holdpoint@db/holdpoint holdpoint migrate"),
+		Args: cobra.NoArgs,
+		RunE: p.do(func(ctx context.Context, cmd *cobra.Command, _ []string) error {
+			s, err := p.settings(cmd)
+			if err != nil {
+				return err
+			}
+			o, err := s.appOptions()
+			if err != nil {
+				return err
+			}
+			a, err := withoutLoops(ctx, o)
+			if err != nil {
+				return err
+			}
+			if err := stop(ctx, a); err != nil {
+				return err
+			}
+			return p.answer(map[string]bool{"up_to_date": true}, func(w io.Writer) { fmt.Fprintln(w, "The schema is up to date.") })
+		}),
+	}
+	storeFlags(c)
+	return c
+}
+
+// version is what this program was built from; fields that the build did not record are empty.
+type version struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"`
+	Modified bool   `json:"modified,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func (p *program) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Say which version this is",
+		Example: examples("holdpoint version", "holdpoint version --json"),
+		Args:    cobra.NoArgs,
+		RunE: p.do(func(context.Context, *cobra.Command, []string) error {
+			v := version{Version: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+			if b, ok := debug.ReadBuildInfo(); ok {
+				v.Version = b.Main.Version
+				for _, s := range b.Settings {
+					switch s.Key {
+					case "vcs.revision":
+						v.Revision = s.Value
+					case "vcs.modified":
+						v.Modified = s.Value == "true"
+					}
+				}
+			}
+			return p.answer(v, func(w io.Writer) {
+				fmt.Fprintf(w, "holdpoint %s (%s, %s)\n", v.Version, v.Go, v.Platform)
+			})
+		}),
+	}
+}
