@@ -3,9 +3,13 @@
 package lang
 
 import (
+	"cmp"
 	"embed"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"regexp"
+	"slices"
 	"strings"
 
 	"golang.org/x/text/language"
@@ -114,3 +118,53 @@ func Sentence(language string, items []Item) string {
 	}
 	return strings.Join(parts, Text(language, "sentence.join"))
 }
+
+// said finds the texts under "said.", which lower levels say in English, by what they say.
+var said = sayings()
+
+type saying struct {
+	key     string
+	pattern *regexp.Regexp
+}
+
+func sayings() []saying {
+	var all []saying
+	for key, text := range catalogues["en"] {
+		if !strings.HasPrefix(key, "said.") {
+			continue
+		}
+		pattern := verb.ReplaceAllString(regexp.QuoteMeta(text), "(.+)")
+		all = append(all, saying{key, regexp.MustCompile("^" + pattern + "$")})
+	}
+	// The longest pattern first: the most particular one answers.
+	slices.SortFunc(all, func(a, b saying) int {
+		return cmp.Or(len(b.pattern.String())-len(a.pattern.String()), strings.Compare(a.key, b.key))
+	})
+	return all
+}
+
+// verb is an argument as QuoteMeta leaves it.
+var verb = regexp.MustCompile(`%\\\[1\\\][sd]`)
+
+// Said gives what a lower level said in English in another language, and the language of the answer: a sentence that no
+// catalogue knows stays English.
+func Said(language, english string) (text, in string) {
+	if language == "en" || english == "" {
+		return english, "en"
+	}
+	for _, s := range said {
+		if m := s.pattern.FindStringSubmatch(english); m != nil {
+			if _, ok := catalogues[language][s.key]; ok {
+				args := make([]any, len(m)-1)
+				for i, a := range m[1:] {
+					args[i] = a
+				}
+				return Text(language, s.key, args...), language
+			}
+		}
+	}
+	return english, "en"
+}
+
+// Keys lists the keys of a catalogue in order.
+func Keys(language string) []string { return slices.Sorted(maps.Keys(catalogues[language])) }
