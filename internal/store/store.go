@@ -248,8 +248,9 @@ type Swept struct {
 type Gates interface {
 	// Decide records one person's decision and, in the same transaction, moves approval and run and releases the
 	// planned effects of the approval's revision (with execute_by). already_decided (Detail "standing") if the
-	// approval is no longer pending or its time is over, stale_digest if the digest is not the approval's. The same
-	// decision of the same person again answers what stands.
+	// approval is no longer pending, stale_digest if the digest is not the approval's, not_allowed_now (Detail
+	// "standing") if its time is over or it does not offer the decision. The same decision of the same person again
+	// answers what stands.
 	Decide(ctx context.Context, d Decision) (DecisionResult, error)
 	// WithdrawApproval takes a question back. Pending: the run ends withdrawn. Approved: every effect not begun ends
 	// (failed, or unknown if possibly committed); not_allowed_now if nothing is left to withdraw.
@@ -291,9 +292,9 @@ type DecisionResult struct {
 // Outbox are the verbs of effects and attempts. Only the dispatcher calls the first five.
 type Outbox interface {
 	// LeaseEffects moves up to limit due effects from pending to sending in one statement that also checks switch,
-	// holds, execute_by, budget, order and the run's state (I2); `FOR UPDATE SKIP LOCKED` where there is one. Effects
-	// whose provider is in skip are passed over. Effects past execute_by get hold expired, effects whose budget is
-	// over end, in the same call.
+	// holds, execute_by, order and the run's state (I2); `FOR UPDATE SKIP LOCKED` where there is one. Effects whose
+	// provider is in skip are passed over. Effects past execute_by get hold expired in the same call. Policy knows the
+	// budget: the dispatcher ends what is past it through ReleaseEffects or SettleAttempts with the trigger "end".
 	LeaseEffects(ctx context.Context, l EffectLease) ([]LeasedEffect, error)
 	// BeginAttempts commits attempt rows, again under the switch: in a transaction that holds the switch rows against
 	// a flip. Effects whose switch is off, or whose lease is lost, are returned to pending (or left) and missing from
@@ -312,7 +313,9 @@ type Outbox interface {
 	// LeaseLookups leases unknown effects whose next look-up is due, never before send_before.
 	LeaseLookups(ctx context.Context, owner string, lease time.Duration, limit int) ([]LeasedEffect, error)
 	// SettleLookup records a look-up: found completes, proved_absent returns to pending with possibly_committed cleared,
-	// repeatable returns to pending and stays possibly_committed, anything else schedules the next look-up (Next 0: none, a person is needed).
+	// repeatable returns to pending and stays possibly_committed, anything else schedules the next look-up (Next not
+	// positive: none, a person is needed). An effect that was cancelled, withdrawn or closed while it was in doubt is not
+	// sent again: proved_absent ends it, repeatable leaves it unknown.
 	SettleLookup(ctx context.Context, owner string, l LookupResult) (Settled, error)
 
 	// ResolveEffect records an operator's verdict on an unknown effect; not_allowed_now otherwise.
@@ -414,7 +417,7 @@ type LookupResult struct {
 	State      string // found, absent, proved_absent, repeatable, unclear
 	ProviderID string
 	Detail     string
-	Next       time.Duration // when to look again; negative: no more
+	Next       time.Duration // when to look again; not positive: no more
 	Who        holdpoint.Who
 }
 

@@ -244,6 +244,11 @@ func (m *mover) settleOne(ctx context.Context, owner string, run *holdpoint.Run,
 		e.PossiblyCommitted, e.FailureClass, e.NextLookupAt = true, r.Outcome.Class, m.lookupAt(e, 0)
 		err = m.move(ctx, &e, holdpoint.EffectUnknown, "doubt", "", nil)
 		return e, moved, err
+	case accepted && !ours && e.State == holdpoint.EffectSending:
+		// The same while another attempt is under way: what comes of that one may not lead to a third without a proof.
+		e.PossiblyCommitted = true
+		_, err = m.ExecContext(ctx, "UPDATE effects SET possibly_committed = 1 WHERE tenant = $1 AND id = $2", e.Tenant, e.ID)
+		return e, lost, err
 	case !ours:
 		return e, lost, nil
 	}
@@ -334,6 +339,8 @@ func (m *mover) apply(ctx context.Context, e *holdpoint.Effect, r store.Settleme
 		to, trigger = holdpoint.EffectUnknown, "doubt"
 	}
 	switch {
+	case to == holdpoint.EffectCompleted:
+		return holdpoint.Errorf(holdpoint.CodeInternal, "only an accepted answer completes an effect; this is a fault of the program")
 	case trigger == "end":
 		return m.end(ctx, e, cmp.Or(r.Reason, reasonBudget))
 	case to == holdpoint.EffectPending:

@@ -69,17 +69,20 @@ func (s *Store) SettleLookup(ctx context.Context, owner string, l store.LookupRe
 			e.AbsentReads, e.AbsentResends = 0, e.AbsentResends+1
 			err = m.again(ctx, &e, "absent", max(l.Next, 0))
 		case lookupRepeatable:
-			e.NextAttemptAt, e.NextLookupAt = &now, nil
+			if ending(e.Reason) { // what is not wanted any more is not repeated, however harmless
+				err = m.lookAgain(ctx, &e, l.Next)
+				break
+			}
+			if e.NextAttemptAt = &now; e.ExecuteBy != nil && !now.Before(*e.ExecuteBy) {
+				e.Hold = holdpoint.HoldExpired
+			}
 			err = m.move(ctx, &e, holdpoint.EffectPending, "absent", "", nil)
-		case lookupAbsent, lookupUnclear:
-			if e.AbsentReads++; l.State == lookupUnclear {
-				e.AbsentReads = 0
-			}
-			e.NextLookupAt = nil
-			if l.Next > 0 {
-				e.NextLookupAt = m.lookupAt(e, l.Next)
-			}
-			err = m.save(ctx, &e, e.State)
+		case lookupAbsent:
+			e.AbsentReads++
+			err = m.lookAgain(ctx, &e, l.Next)
+		case lookupUnclear:
+			e.AbsentReads = 0
+			err = m.lookAgain(ctx, &e, l.Next)
 		default:
 			err = holdpoint.Errorf(holdpoint.CodeInternal, "a look-up ends found, absent, proved_absent, repeatable or unclear; this is a fault of the program")
 		}
@@ -100,6 +103,15 @@ func (s *Store) SettleLookup(ctx context.Context, owner string, l store.LookupRe
 		s.hint("effects")
 	}
 	return out, err
+}
+
+// lookAgain leaves an effect unknown until its next look-up, if there is to be one.
+func (m *mover) lookAgain(ctx context.Context, e *holdpoint.Effect, next time.Duration) error {
+	e.NextLookupAt = nil
+	if next > 0 {
+		e.NextLookupAt = m.lookupAt(*e, next)
+	}
+	return m.save(ctx, e, e.State)
 }
 
 // again makes an unknown effect that is known not to have happened pending: due after delay, held if its time is over.

@@ -267,6 +267,7 @@ CREATE TABLE effects (
   FOREIGN KEY (tenant, run_id) REFERENCES runs (tenant, id)
 );
 CREATE INDEX effects_due ON effects (next_attempt_at) WHERE state = 'pending' AND hold = '';
+CREATE INDEX effects_expiring ON effects (execute_by) WHERE state = 'pending' AND hold = '';
 CREATE INDEX effects_held ON effects (tenant, hold) WHERE state = 'pending' AND hold <> '';
 CREATE INDEX effects_sending ON effects (lease_expires_at) WHERE state = 'sending';
 CREATE INDEX effects_unknown ON effects (next_lookup_at) WHERE state = 'unknown';
@@ -328,7 +329,7 @@ CREATE TABLE proofs (
   PRIMARY KEY (tenant, connector, version)
 );
 
--- Rows ('', 'global') and (tenant, 'tenant') always exist: a flip locks one of them, a begin shares both.
+-- Missing rows of scopes global and tenant are off, of narrower scopes inherit. A flip locks the table, begins share it.
 CREATE TABLE switches (
   tenant     TEXT NOT NULL,
   scope      TEXT NOT NULL,
