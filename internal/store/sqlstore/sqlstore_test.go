@@ -3,6 +3,7 @@ package sqlstore_test
 import (
 	"context"
 	"errors"
+	"net/url"
 	"path/filepath"
 	"testing"
 	"time"
@@ -33,8 +34,13 @@ func TestPostgres(t *testing.T) {
 
 // A pooler in transaction mode gives each transaction another connection: nothing may rest on a session.
 func TestPgBouncer(t *testing.T) {
+	pooler, err := url.Parse(testenv.PgBouncer(t, migrated.Postgres(t)))
+	require.NoError(t, err)
 	storetest.Run(t, func(t testing.TB, now func() time.Time) store.Store {
-		return connect(t, sqlstore.Options{DSN: testenv.PgBouncer(t, migrated.Postgres(t)), Now: now})
+		database, err := url.Parse(migrated.Postgres(t))
+		require.NoError(t, err)
+		database.Host = pooler.Host // it pools every database of its server
+		return connect(t, sqlstore.Options{DSN: database.String(), Now: now})
 	})
 }
 
@@ -45,6 +51,7 @@ func TestReplicas(t *testing.T) {
 	who := holdpoint.Who{Kind: "local"}
 	require.NoError(t, a.CreateTenant(t.Context(), store.Tenant{Name: "acme", EffectKey: []byte("e"), IndexKey: []byte("i")}, who))
 	storetest.Races(t, a, b)
+	storetest.OutboxRaces(t, a, b)
 }
 
 // migrated is copied for each test, which costs far less than to migrate each.

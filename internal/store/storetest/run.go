@@ -34,6 +34,7 @@ func Run(t *testing.T, open func(t testing.TB, now func() time.Time) store.Store
 		{"Outbox", testOutbox},
 		{"Reconcile", testReconcile},
 		{"Switches", testSwitches},
+		{"Sequences", testSequences},
 		{"People", testPeople},
 		{"Keys", testKeys},
 		{"Policies", testPolicies},
