@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -111,6 +112,7 @@ func Races(t *testing.T, stores ...store.Store) {
 			require.Equal(t, 1, n, "key %d", k)
 		}
 	})
+	t.Run("sweeps and replacements meet claims", func(t *testing.T) { raceSweeps(t, stores) })
 	t.Run("a renewal meets a take-over", func(t *testing.T) {
 		c := newClaim("acme", uuid.NewString())
 		c.Lease = 20 * time.Millisecond
@@ -138,6 +140,67 @@ func Races(t *testing.T, stores ...store.Store) {
 			requireCode(t, holdpoint.CodeLeaseLost, err)
 		}
 	})
+}
+
+// raceSweeps lets claims of runs that expire at once, sweeps and replacements meet: none waits for another for ever, and
+// the evidence of each run stays whole.
+func raceSweeps(t *testing.T, stores []store.Store) {
+	const keys = 12
+	prefix := uuid.NewString()
+	together(t, 9, func(ctx context.Context, i int) (struct{}, error) {
+		s := stores[i%len(stores)]
+		for round := range 6 {
+			claims := make([]store.Claim, keys)
+			for k := range claims {
+				claims[k] = newClaim("acme", fmt.Sprint(prefix, (k*5+i+round)%keys))
+				claims[k].Lease, claims[k].StealCap = time.Microsecond, 3
+			}
+			switch i % 3 {
+			case 0:
+				if _, err := s.SweepRuns(ctx, 5); err != nil {
+					return struct{}{}, err
+				}
+			case 1:
+				if _, err := s.ClaimRuns(ctx, claims); err != nil {
+					return struct{}{}, err
+				}
+			default:
+				results, err := s.ClaimRuns(ctx, claims[:2])
+				if err != nil {
+					return struct{}{}, err
+				}
+				_, _, _, err = s.ReplaceRun(ctx, store.Replacement{Tenant: "acme", OldRunID: results[0].Run.ID, New: claims[2], Who: machine})
+				var refused *holdpoint.Error
+				if err != nil && !(errors.As(err, &refused) && refused.Code == holdpoint.CodeNotAllowedNow) {
+					return struct{}{}, err
+				}
+			}
+		}
+		return struct{}{}, nil
+	})
+	for k := range keys {
+		results, err := stores[0].ClaimRuns(t.Context(), []store.Claim{newClaim("acme", fmt.Sprint(prefix, k))})
+		require.NoError(t, err)
+		run := results[0].Run
+		require.LessOrEqual(t, run.Steals, 3)
+		events, err := stores[0].Events(t.Context(), "acme", run.ID)
+		require.NoError(t, err)
+		moves := map[int64]int{}
+		for i, e := range events {
+			require.EqualValues(t, i+1, e.Seq)
+			if e.Type == "run.claimed" || e.Type == "run.failed" {
+				moves[int64(e.Data["version"].(float64))]++
+			}
+		}
+		for version, n := range moves {
+			require.Equal(t, 1, n, "version %d was reached twice", version)
+		}
+		if run.ReplacedBy != "" {
+			rec, err := stores[0].Record(t.Context(), "acme", run.ReplacedBy)
+			require.NoError(t, err)
+			require.Equal(t, run.ID, rec.Run.Replaces, "a correction is linked both ways")
+		}
+	}
 }
 
 // together runs n calls at once and gives their answers; none may fail.
