@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need beside Go and Node.js, and only what is missing: PostgreSQL's server and pgbench,
-# PgBouncer and Chromium as Debian packages, Mailpit from the Go module proxy, webhook payloads from npm.
+# PgBouncer, Chromium, jq and curl as Debian packages, Mailpit from the Go module proxy, webhook payloads from npm.
 # Says nothing and takes well under a second when all of it is there. Where packages cannot be installed (not root, no
 # apt-get), it names what is missing and exits with 1.
 set -euo pipefail
@@ -23,6 +23,9 @@ missing=()
 has_postgres || missing+=(postgresql)
 has_pgbouncer || missing+=(pgbouncer)
 has_chromium || missing+=(chromium)
+for tool in jq curl; do # the README's quick start
+	command -v "$tool" >/dev/null || missing+=("$tool")
+done
 
 if ((${#missing[@]})); then
 	if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
