@@ -34,8 +34,7 @@ func (s *Store) ClaimRuns(ctx context.Context, claims []store.Claim) ([]store.Cl
 		order[i] = i
 	}
 	slices.SortFunc(order, func(a, b int) int {
-		x, y := claims[a], claims[b]
-		return cmp.Or(strings.Compare(x.Tenant, y.Tenant), strings.Compare(x.Scope, y.Scope), strings.Compare(x.KeyHMAC, y.KeyHMAC))
+		return identityOf(claims[a]).compare(identityOf(claims[b]))
 	})
 	sorted := make([]store.Claim, len(claims))
 	for i, n := range order {
@@ -82,6 +81,10 @@ func (s *Store) ClaimRuns(ctx context.Context, claims []store.Claim) ([]store.Cl
 
 // identity is what a run is unique by.
 type identity struct{ tenant, scope, hmac string }
+
+func (i identity) compare(j identity) int {
+	return cmp.Or(strings.Compare(i.tenant, j.tenant), strings.Compare(i.scope, j.scope), strings.Compare(i.hmac, j.hmac))
+}
 
 func identityOf(c store.Claim) identity { return identity{c.Tenant, c.Scope, c.KeyHMAC} }
 

@@ -2,6 +2,9 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/holdpoint/holdpoint"
@@ -11,24 +14,34 @@ import (
 // ReplaceRun implements store.Runs.
 func (s *Store) ReplaceRun(ctx context.Context, p store.Replacement) (before, after holdpoint.Run, created bool, err error) {
 	err = s.do(ctx, "ReplaceRun", func(t *tx) error {
-		var id string
-		if id, created, err = t.correction(ctx, p.New); err != nil {
+		old, err := t.identity(ctx, p.Tenant, p.OldRunID)
+		if err != nil {
 			return err
 		}
-		// Both rows are locked in order of id. The new row may be locked already by its insert: it is nobody's yet.
+		// Both rows are locked in the order in which claims lock theirs. An identity never changes, so it is read before.
 		var now time.Time
-		for _, want := range []string{min(p.OldRunID, id), max(p.OldRunID, id)} {
-			r, at, err := t.lockRun(ctx, p.Tenant, want)
-			if err != nil {
+		lockOld := func() error {
+			before, now, err = t.lockRun(ctx, p.Tenant, p.OldRunID)
+			return err
+		}
+		lockNew := func() error {
+			var id string
+			if id, created, err = t.correction(ctx, p.New); err != nil {
 				return err
 			}
-			if now = at; want == p.OldRunID {
-				before = r
-			}
-			if want == id {
-				after = r
+			after, now, err = t.lockRun(ctx, p.Tenant, id)
+			return err
+		}
+		locks := []func() error{lockOld, lockNew}
+		if old.compare(identityOf(p.New)) > 0 {
+			slices.Reverse(locks)
+		}
+		for _, lock := range locks {
+			if err := lock(); err != nil {
+				return err
 			}
 		}
+		id := after.ID
 		if before.ReplacedBy == id {
 			return nil
 		}
@@ -64,6 +77,16 @@ func (s *Store) ReplaceRun(ctx context.Context, p store.Replacement) (before, af
 		return t.record(ctx, now, append(events, replaced, linked)...)
 	})
 	return before, after, created, err
+}
+
+// identity reads what a run is unique by; not_found if there is no such run.
+func (t *tx) identity(ctx context.Context, tenant, id string) (identity, error) {
+	i := identity{tenant: tenant}
+	err := t.QueryRowContext(ctx, "SELECT scope, key_hmac FROM runs WHERE tenant = $1 AND id = $2", tenant, id).Scan(&i.scope, &i.hmac)
+	if errors.Is(err, sql.ErrNoRows) {
+		return i, holdpoint.Errorf(holdpoint.CodeNotFound, "there is no run %s in this tenant; look it up by key", id)
+	}
+	return i, err
 }
 
 // correction makes the run that corrects another, due now and unclaimed, or finds the one that its key has, and gives
