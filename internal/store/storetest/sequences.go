@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"flag"
 	"fmt"
 	"testing"
 	"time"
@@ -18,6 +19,11 @@ import (
 func testSequences(t *testing.T, open func(testing.TB, func() time.Time) store.Store) {
 	f := newFixture(t, open)
 	f.switchOn()
+	// One check is some fifty transactions: a few have to do unless the command line asks for a number of its own.
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		require.NoError(t, checks.Value.Set("20"))
+		t.Cleanup(func() { _ = checks.Value.Set(checks.DefValue) })
+	}
 	n, last := 0, &sequence{fixture: f}
 	rapid.Check(t, func(r *rapid.T) {
 		last.finish(r) // what a sequence that failed has left
