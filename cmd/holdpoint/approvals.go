@@ -93,7 +93,7 @@ func (p *program) approvalsDecide(name, about string, decision holdpoint.Decisio
 					return err
 				}
 				return p.done(out, "Approval %s is %s; the run is %s with %s.", out.Approval.ID, out.Approval.State,
-					state2(string(out.Run.State), string(out.Run.Reason)), count(len(out.Effects), "effect"))
+					withReason(string(out.Run.State), string(out.Run.Reason)), count(len(out.Effects), "effect"))
 			})
 		}),
 	}
@@ -117,7 +117,7 @@ func (p *program) approvalsWithdraw() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return p.done(out, "Approval %s is %s; the run is %s.", out.Approval.ID, out.Approval.State, state2(string(out.Run.State), string(out.Run.Reason)))
+				return p.done(out, "Approval %s is %s; the run is %s.", out.Approval.ID, out.Approval.State, withReason(string(out.Run.State), string(out.Run.Reason)))
 			})
 		}),
 	}

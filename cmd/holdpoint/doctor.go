@@ -178,7 +178,7 @@ func (x *examination) database(ctx context.Context, s settings) {
 		x.fail(check, "it cannot be opened", "check HOLDPOINT_DB, and that the database runs and lets this user in; "+plain(err))
 		return
 	}
-	defer db.Close()
+	defer func() { _ = db.Close() }() // nothing was written
 	began := time.Now()
 	now, err := db.Now(ctx)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdpoint/holdpoint"
+	"github.com/holdpoint/holdpoint/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -50,7 +51,8 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": waitReady, "keep": keepJSON, "post": postJSON, "arrived": arrived, "eventually": eventually, "replace": replaceText,
-			"exits": exits,
+			"exits":    exits,
+			"postgres": func(ts *testscript.TestScript, _ bool, args []string) { ts.Setenv(args[0], testenv.Postgres(t)) },
 		},
 	})
 }

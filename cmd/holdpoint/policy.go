@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -58,11 +57,6 @@ type checked struct {
 	File     string           `json:"file"`
 	Hash     string           `json:"hash,omitempty"`
 	Findings []client.Finding `json:"findings"`
-}
-
-// failed reports whether a finding is an error.
-func (c checked) failed() bool {
-	return slices.ContainsFunc(c.Findings, func(f client.Finding) bool { return f.Severity == policy.SeverityError })
 }
 
 // say writes each finding the way compilers do, and the verdict.
@@ -167,11 +161,14 @@ func backoff(r policy.MatrixRow) string {
 	return brief(r.BackoffMin) + ".." + brief(r.BackoffMax)
 }
 
-// brief writes a duration without units that are zero: 5m instead of 5m0s.
+// brief writes a duration without units that are zero, 30d or 5m instead of 720h0m0s or 5m0s; nothing for none.
 func brief(d time.Duration) string {
+	const day = 24 * time.Hour
 	switch {
 	case d == 0:
 		return ""
+	case d%day == 0:
+		return strconv.Itoa(int(d/day)) + "d"
 	case d%time.Hour == 0:
 		return strconv.Itoa(int(d/time.Hour)) + "h"
 	case d%time.Minute == 0:

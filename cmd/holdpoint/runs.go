@@ -60,7 +60,7 @@ func (p *program) runsList() *cobra.Command {
 				return p.answer(page, func(w io.Writer) {
 					rows := make([][]string, len(page.Runs))
 					for i, x := range page.Runs {
-						rows[i] = []string{x.ID, x.Workflow, x.Key, state2(string(x.State), string(x.Reason)), at(x.CreatedAt), at(x.UpdatedAt)}
+						rows[i] = []string{x.ID, x.Workflow, x.Key, withReason(string(x.State), string(x.Reason)), at(x.CreatedAt), at(x.UpdatedAt)}
 					}
 					table(w, "RUN | WORKFLOW | KEY | STATE | CREATED | CHANGED", rows)
 					sayMore(w, page.Next)
@@ -84,7 +84,7 @@ func (p *program) runsShow() *cobra.Command {
 		Use:   "show KEY|ID",
 		Short: "Answer the four questions about one run, and what may safely be done now",
 		Long: "Says whether the event was processed, whether anything was sent, who approved, which model drafted, what is uncertain, and\n" +
-			"what may safely be done now. Content is shown to those who may see it.",
+			"what may safely be done now. With --json it gives everything that hangs on the run, with content for those who may see it.",
 		Example: examples("holdpoint runs show order-4711", "holdpoint runs show 01980f2e-7b1a-7c4e-9d55-2f6f0c3b8a11 --json"),
 		Args:    cobra.ExactArgs(1),
 		RunE: p.do(func(ctx context.Context, cmd *cobra.Command, args []string) error {
@@ -107,7 +107,7 @@ func (p *program) runsReplace() *cobra.Command {
 	var op holdpoint.Operation
 	var body string
 	c := &cobra.Command{
-		Use:   "replace RUN",
+		Use:   "replace KEY|ID",
 		Short: "Link a correction, under its own upstream-issued key, to a run",
 		Long: "Makes a new run that corrects another one, with the key that the upstream system gave the correction: --key, or --source,\n" +
 			"--record, --action and --revision. A key that is made up from the old one is refused. The new run passes a fresh gate.",
@@ -192,7 +192,7 @@ func (p *program) runsCancel() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return p.done(run, "Run %s is %s.", run.ID, state2(string(run.State), string(run.Reason)))
+				return p.done(run, "Run %s is %s.", run.ID, withReason(string(run.State), string(run.Reason)))
 			})
 		}),
 	}
@@ -205,7 +205,7 @@ func (p *program) runsResolveStep() *cobra.Command {
 	var q client.StepResolution
 	var result string
 	c := &cobra.Command{
-		Use:   "resolve-step RUN STEP",
+		Use:   "resolve-step KEY|ID STEP",
 		Short: "Record what became of an uncertain step",
 		Long: "Records whether the side effect of a step happened, of which nobody knows. Find out first. A step that was done never runs\n" +
 			"again and answers the result that you give; one that was not done may run again.",

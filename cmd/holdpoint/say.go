@@ -11,8 +11,8 @@ import (
 	"github.com/holdpoint/holdpoint/client"
 )
 
-// state2 writes a state with its reason.
-func state2(state, reason string) string {
+// withReason writes a state with its reason.
+func withReason(state, reason string) string {
 	if reason == "" {
 		return state
 	}
@@ -29,7 +29,7 @@ func sayMore(w io.Writer, next string) {
 // sayRun answers the questions that people ask about a run (R5.2), then shows what stands.
 func sayRun(w io.Writer, v client.Run) {
 	fmt.Fprintf(w, "Run %s of workflow %s\n\n", v.ID, v.Workflow)
-	pairs(w, "key", v.Key, "looks weak", v.KeyFlag, "state", state2(string(v.State), string(v.Reason)), "failure", string(v.FailureClass),
+	pairs(w, "key", v.Key, "looks weak", v.KeyFlag, "state", withReason(string(v.State), string(v.Reason)), "failure", string(v.FailureClass),
 		"claimed by execution", v.ExecutionID, "duplicates", positive(v.Duplicates), "mismatches", positive(v.Mismatches), "steals", positive(v.Steals),
 		"next attempt", atOf(v.RetryAt), "replaces", v.Replaces, "replaced by", v.ReplacedBy, "policy", short(v.PolicyHash), "created", at(v.CreatedAt))
 	fmt.Fprintln(w)
@@ -84,7 +84,7 @@ func processed(v client.Run) string {
 		}
 		return "Not yet; it waits for another attempt."
 	}
-	return "No; it ended as " + state2(string(v.State), string(v.Reason)) + "."
+	return "No; it ended as " + withReason(string(v.State), string(v.Reason)) + "."
 }
 
 func sent(v client.Run) string {
@@ -152,9 +152,9 @@ func effectState(x holdpoint.Effect) string {
 	case x.Hold != holdpoint.HoldNone:
 		return fmt.Sprintf("%s, held: %s", x.State, x.Hold)
 	case x.FailureClass != holdpoint.ClassNone && x.State != holdpoint.EffectCompleted:
-		return state2(string(x.State), string(x.FailureClass))
+		return withReason(string(x.State), string(x.FailureClass))
 	}
-	return state2(string(x.State), x.Reason)
+	return withReason(string(x.State), x.Reason)
 }
 
 func saySteps(w io.Writer, steps []client.Step) {
@@ -168,7 +168,7 @@ func saySteps(w io.Writer, steps []client.Step) {
 		if s.SideEffect {
 			governed = "the workflow's own write, not governed"
 		}
-		rows[i] = []string{"  " + s.Name, state2(string(s.State), string(s.FailureClass)), at(s.UpdatedAt), governed}
+		rows[i] = []string{"  " + s.Name, withReason(string(s.State), string(s.FailureClass)), at(s.UpdatedAt), governed}
 	}
 	table(w, "  STEP | STATE | CHANGED | NOTE", rows)
 }

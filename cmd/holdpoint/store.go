@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"io"
+	"os"
 	"os/user"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -62,6 +64,11 @@ func (p *program) openStore(ctx context.Context, cmd *cobra.Command) (*localStor
 	o, err := s.appOptions()
 	if err != nil {
 		return nil, err
+	}
+	if path, ok := strings.CutPrefix(s.DB, "sqlite:"); ok {
+		if _, err := os.Stat(path); err != nil {
+			return nil, usagef("there is no store at %s; run holdpoint init, or say with HOLDPOINT_DB where it is", path)
+		}
 	}
 	e, closer, err := app.OpenStore(ctx, o)
 	if err != nil {
