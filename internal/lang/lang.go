@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/text/language"
 )
@@ -115,6 +117,10 @@ func Sentence(language string, items []Item) string {
 			key = g.key + ".many"
 		}
 		parts[i] = Text(language, key, len(g.targets), to, g.name)
+		if i > 0 { // inside the sentence a verb is not a beginning
+			r, n := utf8.DecodeRuneInString(parts[i])
+			parts[i] = string(unicode.ToLower(r)) + parts[i][n:]
+		}
 	}
 	return strings.Join(parts, Text(language, "sentence.join"))
 }
