@@ -51,6 +51,6 @@ func TestSentence(t *testing.T) {
 	require.Equal(t, "Send 1 e-mail to jane@acme.example", Sentence("en", []Item{mail}))
 	require.Equal(t, "1 E-Mail an jane@acme.example senden", Sentence("de", []Item{mail}))
 	require.Equal(t, "Send nothing", Sentence("en", nil))
-	require.Equal(t, "Send 2 e-mails to jane@acme.example and 1 more; then Write 1 crm.note to C-17",
+	require.Equal(t, "Send 2 e-mails to jane@acme.example and 1 more; then write 1 crm.note to C-17",
 		Sentence("en", []Item{mail, mail, {Type: "crm.note", Target: "C-17"}}))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/holdpoint/holdpoint/internal/lang"
 )
 
-func TestSentence(t *testing.T) {
+func TestSentenceIsBuiltFromStoredEffects(t *testing.T) {
 	mail := lang.Item{Type: "email.reply", Connector: "mail", Target: "jane@acme.example"}
 	note := lang.Item{Type: "crm.note", Connector: "crm", Target: "C-17"}
 	for _, c := range []struct {
