@@ -6,7 +6,8 @@
 //   - Every transition is compare-and-set on expected state and version, and on owner and unexpired lease where there
 //     is one (I5). Zero rows is a typed answer (*holdpoint.Error with lease_lost, stale_digest, …), never silence.
 //   - One clock decides: the database's, one value per statement (I11). Callers pass durations, not instants.
-//   - Rows of runs are locked before rows that hang on them, in order of id, so that replicas cannot deadlock.
+//   - Rows of runs are locked before rows that hang on them, in the order of tenant, scope and key, so that replicas
+//     cannot deadlock.
 //   - Content crosses this border sealed. The store never sees a payload, a draft or a target in clear.
 //
 // Errors are *holdpoint.Error: unavailable (the store cannot be reached, or contention outlasted its bound; the whole

@@ -41,8 +41,8 @@ var (
 // runRef names a run.
 type runRef struct{ tenant, id string }
 
-// lockRuns locks the rows of several runs in the order of their ids, so that two batches cannot deadlock, and reads
-// them with the transaction's clock. A run that does not exist is missing from the answer.
+// lockRuns locks the rows of several runs in the order of claims, so that two batches cannot deadlock, and reads them
+// with the transaction's clock. A run that does not exist is missing from the answer.
 func (t *tx) lockRuns(ctx context.Context, refs []runRef) (map[runRef]*holdpoint.Run, time.Time, error) {
 	slices.SortFunc(refs, func(a, b runRef) int {
 		return cmp.Or(strings.Compare(a.tenant, b.tenant), strings.Compare(a.id, b.id))
@@ -57,7 +57,7 @@ func (t *tx) lockRuns(ctx context.Context, refs []runRef) (map[runRef]*holdpoint
 		args = append(args, r.tenant, r.id)
 	}
 	rows, err := t.QueryContext(ctx, t.s.expand("SELECT "+runColumns+" FROM runs WHERE (tenant, id) IN (VALUES "+tuples(len(refs), 2, 1)+
-		") ORDER BY tenant, id {{for_update}}"), args...)
+		") ORDER BY tenant, scope, key_hmac {{for_update}}"), args...)
 	all, err := collect(rows, err, func(row scanner) (holdpoint.Run, error) { return scanRun(row) })
 	if err != nil {
 		return nil, time.Time{}, err
