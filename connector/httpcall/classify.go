@@ -21,7 +21,7 @@ var byStatus = []struct {
 	verdict
 }{
 	{207, 207, verdict{holdpoint.ClassPartial, holdpoint.Unclear}},  // some items may be done
-	{303, 303, verdict{holdpoint.ClassRedirect, holdpoint.Unclear}}, // RFC 9110 15.4.4: answers a request that was handled
+	{302, 303, verdict{holdpoint.ClassRedirect, holdpoint.Unclear}}, // RFC 9110 15.4.4: answers a request that was handled; 302 in practice too
 	{300, 399, verdict{holdpoint.ClassRedirect, holdpoint.Rejected}},
 	{401, 401, verdict{holdpoint.ClassCredentials, holdpoint.Rejected}},
 	{402, 402, verdict{holdpoint.ClassDeclined, holdpoint.Rejected}},
@@ -186,7 +186,8 @@ func signal(doc any) (verdict, bool) {
 }
 
 // refusedInside finds a refusal in a body that came with a success status: Slack's ok=false, GraphQL's errors, Shopify's
-// userErrors. A refusal without a known code is unclear.
+// userErrors. A refusal without a known code is unclear, and so is one beside something that was done: one answer may
+// speak of several writes.
 func refusedInside(doc any) (verdict, bool) {
 	top, isObject := doc.(map[string]any)
 	if !isObject {
@@ -195,17 +196,49 @@ func refusedInside(doc any) (verdict, bool) {
 	ok, hasOK := top["ok"].(bool)
 	errs, _ := top["errors"].([]any)
 	if (hasOK && !ok) || len(errs) > 0 {
-		if v, known := signal(doc); known {
-			return v, true
+		v, known := signal(doc)
+		switch {
+		case !known:
+			v = verdict{holdpoint.ClassProviderError, holdpoint.Unclear}
+		case !hasOK && !onlyErrors(top):
+			v.result = holdpoint.Unclear
 		}
-		return verdict{holdpoint.ClassProviderError, holdpoint.Unclear}, true
+		return v, true
 	}
-	data, _ := top["data"].(map[string]any)
-	for _, mutation := range data {
-		fields, _ := mutation.(map[string]any)
-		if list, _ := fields["userErrors"].([]any); len(list) > 0 {
-			return verdict{holdpoint.ClassInvalidData, holdpoint.Rejected}, true
+	return refusedMutations(top["data"])
+}
+
+// onlyErrors reports whether an answer holds errors and nothing that could be the result of a write. GraphQL leaves data
+// out, or null, where nothing was executed; beside it stand extensions.
+func onlyErrors(top map[string]any) bool {
+	for name, v := range top {
+		if name != "errors" && name != "extensions" && v != nil {
+			return false
 		}
 	}
-	return verdict{}, false
+	return true
+}
+
+// refusedMutations finds userErrors. They refuse for certain if every mutation has some and none brought an object.
+func refusedMutations(data any) (verdict, bool) {
+	mutations, _ := data.(map[string]any)
+	refused, clean := false, true
+	for _, m := range mutations {
+		fields, _ := m.(map[string]any)
+		list, _ := fields["userErrors"].([]any)
+		refused, clean = refused || len(list) > 0, clean && len(list) > 0
+		for name, v := range fields {
+			switch v.(type) {
+			case map[string]any, []any:
+				clean = clean && name == "userErrors"
+			}
+		}
+	}
+	switch {
+	case !refused:
+		return verdict{}, false
+	case !clean:
+		return verdict{holdpoint.ClassInvalidData, holdpoint.Unclear}, true
+	}
+	return verdict{holdpoint.ClassInvalidData, holdpoint.Rejected}, true
 }

@@ -298,7 +298,7 @@ func (c *Connector) Find(ctx context.Context, v connector.Vars) connector.Findin
 	case found == absent:
 		return unclear(status + ", neither found nor absent")
 	case found:
-		return connector.Finding{State: connector.Found, ProviderID: id, Detail: status, Matches: 1}
+		return connector.Finding{State: connector.Found, ProviderID: fitID(id), Detail: status, Matches: 1}
 	}
 	return connector.Finding{State: connector.Absent, Detail: status}
 }

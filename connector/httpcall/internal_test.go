@@ -194,6 +194,7 @@ func TestClassifyReadsTheBody(t *testing.T) {
 		{"502 with a time", 502, http.Header{"Retry-After": {"5"}}, "", holdpoint.ClassOverloaded, unclear},
 		{"425", 425, nil, "", holdpoint.ClassThrottled, rejected},
 		{"303", 303, nil, "", holdpoint.ClassRedirect, unclear},
+		{"302 is how many frameworks answer a form that they took", 302, nil, "", holdpoint.ClassRedirect, unclear},
 		{"301", 301, nil, "", holdpoint.ClassRedirect, rejected},
 		{"418", 418, nil, "", holdpoint.ClassInvalidData, rejected},
 		{"101", 101, nil, "", holdpoint.ClassAmbiguous, unclear},
@@ -208,6 +209,13 @@ func TestClassifyReadsTheBody(t *testing.T) {
 		{"GraphQL throttled", 200, nil, `{"errors":[{"extensions":{"code":"THROTTLED"}}]}`, holdpoint.ClassThrottled, rejected},
 		{"GraphQL error", 200, nil, `{"errors":[{"message":"no"}]}`, holdpoint.ClassProviderError, unclear},
 		{"Shopify user error", 200, nil, `{"data":{"create":{"userErrors":[{"message":"no"}]}}}`, holdpoint.ClassInvalidData, rejected},
+		{"GraphQL throttled, nothing done", 200, nil, `{"data":null,"errors":[{"extensions":{"code":"THROTTLED"}}],"extensions":{"cost":{}}}`, holdpoint.ClassThrottled, rejected},
+		{"GraphQL throttled after it did something", 200, nil, `{"data":{"create":{"id":"1"}},"errors":[{"extensions":{"code":"THROTTLED"}}]}`, holdpoint.ClassThrottled, unclear},
+		{"an item of a list was throttled", 200, nil, `{"created":[{"id":"1"}],"errors":[{"code":"rate_limited"}]}`, holdpoint.ClassThrottled, unclear},
+		{"one mutation refused, the other done", 200, nil, `{"data":{"a":{"order":{"id":"1"},"userErrors":[]},"b":{"userErrors":[{"message":"no"}]}}}`, holdpoint.ClassInvalidData, unclear},
+		{"one mutation done although it complains", 200, nil, `{"data":{"a":{"order":{"id":"1"},"userErrors":[{"message":"no"}]}}}`, holdpoint.ClassInvalidData, unclear},
+		{"one mutation refused, the other without an answer", 200, nil, `{"data":{"a":null,"b":{"userErrors":[{"message":"no"}]}}}`, holdpoint.ClassInvalidData, unclear},
+		{"Shopify user error as it looks", 200, nil, `{"data":{"create":{"__typename":"P","order":null,"userErrors":[{"message":"no"}]}},"extensions":{}}`, holdpoint.ClassInvalidData, rejected},
 		{"no errors", 200, nil, `{"id":"1","errors":[],"data":{"create":{"userErrors":[]}}}`, holdpoint.ClassNone, accepted},
 	}
 	c := New(Config{ProviderID: "/id"})

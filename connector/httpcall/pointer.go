@@ -71,9 +71,11 @@ func textAt(v any, pointer string) string {
 	return ""
 }
 
-// providerID gives the provider's id at pointer if it is fit to be stored and shown: short and printable.
-func providerID(v any, pointer string) string {
-	id := textAt(v, pointer)
+// providerID gives the provider's id at pointer if it is fit to be stored and shown.
+func providerID(v any, pointer string) string { return fitID(textAt(v, pointer)) }
+
+// fitID gives id if it is fit to be stored and shown: short and printable. Otherwise it gives "".
+func fitID(id string) string {
 	if len(id) > maxProviderID || strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return ""
 	}

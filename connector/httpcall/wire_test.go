@@ -351,3 +351,18 @@ func TestFindJudgesOnlyCompleteSuccess(t *testing.T) {
 		})
 	}
 }
+
+// An id that a provider makes up is stored and shown, whether it came with the answer or with a look-up.
+func TestFindKeepsOnlyAFitProviderID(t *testing.T) {
+	for id, want := range map[string]string{"n-1": "n-1", "a\x00b": "", "a\nb": "", strings.Repeat("x", 256): ""} {
+		s := startRaw(t, func(_ int32, w io.Writer) bool {
+			_, _ = io.WriteString(w, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+			return false
+		})
+		cfg := config(s.url())
+		cfg.JudgeLookup = func(int, []byte) (bool, bool, string, error) { return true, false, id, nil }
+		f := newConnector(t, cfg).Find(context.Background(), connector.Vars{Reference: "r"})
+		require.Equal(t, connector.Found, f.State, f.Detail)
+		require.Equal(t, want, f.ProviderID)
+	}
+}
