@@ -77,7 +77,7 @@ func New(ctx context.Context, o Options) (*App, error) {
 	if a.lock, err = lockStore(o.DB); err != nil {
 		return nil, err
 	}
-	s, e, err := open(ctx, o)
+	s, e, err := open(ctx, o, true)
 	if err != nil {
 		return nil, errors.Join(err, a.lock.Close())
 	}
@@ -114,8 +114,8 @@ func (o Options) withDefaults() Options {
 
 func (a *App) has(role string) bool { return slices.Contains(a.o.Roles, role) }
 
-// open opens and migrates a store and makes an engine over it.
-func open(ctx context.Context, o Options) (store.Store, *engine.Engine, error) {
+// open opens a store, migrates it or asks it to be current, and makes an engine over it.
+func open(ctx context.Context, o Options, migrate bool) (store.Store, *engine.Engine, error) {
 	master, err := payload.NewMaster(o.MasterKey)
 	if err != nil {
 		return nil, nil, err
@@ -124,7 +124,11 @@ func open(ctx context.Context, o Options) (store.Store, *engine.Engine, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := s.Migrate(ctx); err != nil {
+	prepare := s.Current
+	if migrate {
+		prepare = s.Migrate
+	}
+	if err := prepare(ctx); err != nil {
 		return nil, nil, errors.Join(err, s.Close())
 	}
 	e, err := engine.New(engine.Options{Store: s, Master: master, Secrets: o.Secrets, PublicURL: o.PublicURL, ActionsEnabled: o.ActionsEnabled, Log: o.Log})
@@ -134,9 +138,9 @@ func open(ctx context.Context, o Options) (store.Store, *engine.Engine, error) {
 	return s, e, nil
 }
 
-// OpenStore opens a store for a local command, which may run beside a server.
+// OpenStore opens a store for a local command, which may run beside a server and therefore never migrates.
 func OpenStore(ctx context.Context, o Options) (*engine.Engine, io.Closer, error) {
-	s, e, err := open(ctx, o.withDefaults())
+	s, e, err := open(ctx, o.withDefaults(), false)
 	return e, s, err
 }
 

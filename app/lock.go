@@ -26,7 +26,7 @@ func lockStore(db string) (io.Closer, error) {
 		return nil, holdpoint.Errorf(holdpoint.CodeUnavailable, "the lock file beside the store cannot be opened; does its directory exist, and may this user write there?").Wrap(err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(holdpoint.Errorf(holdpoint.CodeUnavailable, "another server holds this SQLite store; stop it first, or use PostgreSQL for several servers"), f.Close())
+		return nil, errors.Join(holdpoint.Errorf(holdpoint.CodeNotAllowedNow, "another server holds this SQLite store; stop it first, or use PostgreSQL for several servers"), f.Close())
 	}
 	return f, nil
 }

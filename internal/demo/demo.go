@@ -106,11 +106,12 @@ func (s *stage) setUp(ctx context.Context) error {
 
 // fill opens the store before the server does, and puts in what the demo needs.
 func (s *stage) fill(ctx context.Context) (err error) {
-	e, closer, err := app.OpenStore(ctx, app.Options{DB: "sqlite:" + filepath.Join(s.dir, "holdpoint.db"), PublicURL: "http://" + s.listen, MasterKey: s.key})
+	a, err := app.New(ctx, app.Options{DB: "sqlite:" + filepath.Join(s.dir, "holdpoint.db"), PublicURL: "http://" + s.listen, MasterKey: s.key})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closer.Close()) }()
+	defer func() { err = errors.Join(err, a.Stop(ctx)) }()
+	e := a.Engine()
 	by := engine.Local(engine.DefaultTenant, "demo")
 	if err := e.CreateTenant(ctx, by, engine.DefaultTenant); err != nil {
 		return err

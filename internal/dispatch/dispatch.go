@@ -79,7 +79,9 @@ func (d *Dispatcher) Start() {
 
 // Stop ends the loops, if they were started, then waits until what has begun is settled, at most until ctx ends.
 func (d *Dispatcher) Stop(ctx context.Context) error {
-	d.stop()
+	if d.stop != nil { // nil: never started
+		d.stop()
+	}
 	done := make(chan struct{})
 	go func() {
 		d.loops.Wait()

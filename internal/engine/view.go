@@ -386,7 +386,9 @@ func (e *Engine) eligible(ctx context.Context, ap holdpoint.Approval, o holdpoin
 	}
 	out := []string{}
 	for _, x := range people {
-		if holdpoint.Permit(e.sessionActor(p, x), holdpoint.ActionApprovalDecide, o) == nil {
+		who := e.sessionActor(p, x)
+		who.MustChangePassword = false // the log-in asks for that first, then the person may decide
+		if holdpoint.Permit(who, holdpoint.ActionApprovalDecide, o) == nil {
 			out = append(out, x.Email)
 		}
 	}

@@ -124,7 +124,7 @@ func linkable(before, after holdpoint.Run, c store.Claim, now time.Time) error {
 		return refuse("the run is replaced already; replace the run that replaced it")
 	case after.Replaces != "" || after.ReplacedBy != "":
 		return refuse("the new key's run is part of another replacement; use another key")
-	case after.FingerprintRule == c.FingerprintRule && after.Fingerprint != c.Fingerprint:
+	case after.FingerprintRule != c.FingerprintRule || after.Fingerprint != c.Fingerprint:
 		return holdpoint.Errorf(holdpoint.CodeMismatch, "the new key stands for another payload; send the payload that the key was first claimed with, or use another key")
 	case live:
 		return refuse("an execution is working on the run; wait until it ends or its lease expires")

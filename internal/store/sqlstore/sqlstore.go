@@ -122,15 +122,33 @@ func (s *Store) openPostgres(dsn string) error {
 
 // Migrate brings the schema up to date, forward only, under a session lock on PostgreSQL.
 func (s *Store) Migrate(ctx context.Context) error {
+	return s.schema(ctx, "migrate", func(p *goose.Provider) error {
+		_, err := p.Up(ctx)
+		return err
+	})
+}
+
+// Current fails with not_allowed_now unless the schema is this program's: a command beside a server does not migrate.
+func (s *Store) Current(ctx context.Context) error {
+	return s.schema(ctx, "schema", func(p *goose.Provider) error {
+		pending, err := p.HasPending(ctx)
+		if err == nil && pending {
+			err = holdpoint.Errorf(holdpoint.CodeNotAllowedNow, "the store is older than this program or empty; stop the server and run holdpoint migrate, or begin with holdpoint init")
+		}
+		return err
+	})
+}
+
+// schema opens the migrations over a connection that keeps session state and hands them to fn.
+func (s *Store) schema(ctx context.Context, verb string, fn func(*goose.Provider) error) error {
 	db, dialect := s.write, goose.DialectSQLite3
 	opts := []goose.ProviderOption{goose.WithLogger(goose.NopLogger()), goose.WithDisableGlobalRegistry(true)}
 	if s.postgres {
 		dialect = goose.DialectPostgres
-		dsn := s.direct
-		if dsn != "" {
-			d, err := sql.Open("pgx", dsn)
+		if s.direct != "" {
+			d, err := sql.Open("pgx", s.direct)
 			if err != nil {
-				return unavailable("migrate", err)
+				return unavailable(verb, err)
 			}
 			defer d.Close()
 			db = d
@@ -141,37 +159,48 @@ func (s *Store) Migrate(ctx context.Context) error {
 		}
 		opts = append(opts, goose.WithSessionLocker(locker))
 	}
-	entries, err := fs.Glob(migrations, "migrations/*.sql")
+	steps, err := s.migrations()
 	if err != nil {
 		return err
 	}
-	for i, name := range entries {
+	p, err := goose.NewProvider(dialect, db, nil, append(opts, goose.WithGoMigrations(steps...))...)
+	if err != nil {
+		return err
+	}
+	err = fn(p)
+	var known *holdpoint.Error
+	if err == nil || errors.As(err, &known) {
+		return err
+	}
+	return unavailable(verb, err)
+}
+
+// migrations are the embedded files in order, in this store's dialect.
+func (s *Store) migrations() ([]*goose.Migration, error) {
+	names, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil {
+		return nil, err
+	}
+	var steps []*goose.Migration
+	for i, name := range names {
 		text, err := migrations.ReadFile(name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		stmt := strings.ReplaceAll(string(text), "{{bytes}}", map[bool]string{true: "BYTEA", false: "BLOB"}[s.postgres])
-		opts = append(opts, goose.WithGoMigrations(goose.NewGoMigration(int64(i+1), &goose.GoFunc{
-			RunTx: func(ctx context.Context, tx *sql.Tx) error {
-				for part := range strings.SplitSeq(stmt, ";\n") {
-					if strings.TrimSpace(part) == "" {
-						continue
-					}
-					if _, err := tx.ExecContext(ctx, part); err != nil {
-						return fmt.Errorf("%s: %w", name, err)
-					}
+		steps = append(steps, goose.NewGoMigration(int64(i+1), &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
+			for part := range strings.SplitSeq(stmt, ";\n") {
+				if strings.TrimSpace(part) == "" {
+					continue
 				}
-				return nil
-			}}, nil)))
+				if _, err := tx.ExecContext(ctx, part); err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+			}
+			return nil
+		}}, nil))
 	}
-	p, err := goose.NewProvider(dialect, db, nil, opts...)
-	if err != nil {
-		return err
-	}
-	if _, err := p.Up(ctx); err != nil {
-		return unavailable("migrate", err)
-	}
-	return nil
+	return steps, nil
 }
 
 // expand puts the dialect's words into a statement.
