@@ -115,7 +115,7 @@ type Object struct {
 	GateRoles  []string // approval.*, run.content: who the gate asks; any one role suffices
 	Assurance  string   // approval.*, run.content: what the gate asks
 	Initiator  string   // approval.decide: e-mail or id of who started the run; "" if policy names none
-	Editors    []string // approval.decide: who edited the draft
+	Editors    []string // approval.decide: who edited the draft, or brought the payload of a correction
 	Subject    string   // approval.decide: whose data it is
 	WorkedBy   []string // run.content: ids of the keys whose claims the run has served
 	Switch     string   // switch.set: `global`, `tenant`, `messages`, `workflow:NAME`, `connector:NAME` or `type:NAME`

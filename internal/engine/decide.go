@@ -23,21 +23,15 @@ type DecisionAnswer struct {
 	Repeated bool                     `json:"repeated,omitempty"`
 }
 
-// gateObject is what the permission function needs to know about one approval.
-func (e *Engine) gateObject(rec store.Record, ap holdpoint.Approval, b box) (holdpoint.Object, error) {
+// object is what the permission function needs to know about one approval.
+func (e *Engine) object(ctx context.Context, rec store.Record, ap holdpoint.Approval, b box) (holdpoint.Object, error) {
 	o := holdpoint.Object{Tenant: ap.Tenant, GateRoles: ap.Roles, Assurance: ap.Assurance}
 	initiator, err := b.open("initiator", rec.Initiator)
 	if err != nil {
 		return o, err
 	}
 	o.Initiator = string(initiator)
-	return o, nil
-}
-
-// object completes gateObject with the subject, whose place in the event only the policy knows.
-func (e *Engine) object(ctx context.Context, rec store.Record, ap holdpoint.Approval, b box) (holdpoint.Object, error) {
-	o, err := e.gateObject(rec, ap, b)
-	if err != nil {
+	if o.Editors, err = e.authors(ctx, rec.Run); err != nil {
 		return o, err
 	}
 	p, err := e.policies.version(ctx, ap.Tenant, ap.PolicyHash)
@@ -56,6 +50,21 @@ func (e *Engine) object(ctx context.Context, rec store.Record, ap holdpoint.Appr
 		o.Subject, _ = textAt(event, w.Subject)
 	}
 	return o, nil
+}
+
+// authors names who brought the payload of a correction. What they wrote is theirs, whoever the payload says began it.
+func (e *Engine) authors(ctx context.Context, run holdpoint.Run) ([]string, error) {
+	if run.Replaces == "" {
+		return nil, nil
+	}
+	events, err := e.store.Events(ctx, run.Tenant, run.ID)
+	var all []string
+	for _, ev := range events {
+		if ev.Type == "run.linked" && ev.Data["created"] == true {
+			all = append(all, ev.Who.ID)
+		}
+	}
+	return all, err
 }
 
 // Decide records one named person's decision about one digest. The subject is the authenticated person, never a field.

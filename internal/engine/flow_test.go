@@ -99,9 +99,7 @@ func newWorld(t *testing.T) *world {
 		_, err := w.e.AddPerson(w.ctx, local, email, "correct horse battery")
 		require.NoError(t, err)
 	}
-	stored, err := w.e.PutPolicy(w.ctx, local, engine.PolicyProposal{Document: strings.ReplaceAll(ticketPolicy, "PROVIDER", w.provider.URL()), Files: map[string]string{"reply.json": replySchema}})
-	require.NoError(t, err, "%+v", err)
-	require.NoError(t, w.e.ActivatePolicy(w.ctx, local, stored.Hash, ""))
+	w.activate(w.policy())
 	key, err := w.e.CreateKey(w.ctx, local, "n8n", []holdpoint.Scope{holdpoint.ScopeWork, holdpoint.ScopeRead})
 	require.NoError(t, err)
 	w.machine, err = w.e.Bearer(w.ctx, key.Key)
@@ -131,9 +129,28 @@ func (w *world) switchOn() {
 	}
 }
 
+// event is the payload of every claim.
+const event = `{"customer":{"email":"jane@acme.example"},"created_by":"bob@acme.example"}`
+
+// policy is the document that newWorld activates.
+func (w *world) policy() string {
+	return strings.ReplaceAll(ticketPolicy, "PROVIDER", w.provider.URL())
+}
+
+// activate makes document the active policy.
+func (w *world) activate(document string) {
+	w.Helper()
+	local := engine.Local("default", "test")
+	stored, err := w.e.PutPolicy(w.ctx, local, engine.PolicyProposal{Document: document, Files: map[string]string{"reply.json": replySchema}})
+	require.NoError(w, err, "%+v", err)
+	active, err := w.e.PolicyHash(w.ctx, "default")
+	require.NoError(w, err)
+	require.NoError(w, w.e.ActivatePolicy(w.ctx, local, stored.Hash, active))
+}
+
 func (w *world) claim(workflow, key string) engine.ClaimAnswer {
 	w.Helper()
-	a, err := w.e.Claim(w.ctx, w.machine, engine.ClaimRequest{Workflow: workflow, Key: key, Payload: json.RawMessage(`{"customer":{"email":"jane@acme.example"},"created_by":"bob@acme.example"}`)})
+	a, err := w.e.Claim(w.ctx, w.machine, engine.ClaimRequest{Workflow: workflow, Key: key, Payload: json.RawMessage(event)})
 	require.NoError(w, err)
 	return a
 }
@@ -213,7 +230,9 @@ func TestAcceptThenStallEndsUnknownAndIsNeverRepeated(t *testing.T) {
 	w.provider.Queue("/blind", mirror.AcceptThenStall(3*time.Second))
 	c := w.claim("order", "order-1")
 	w.approve(w.draft(c, `{"reply":"booked"}`))
-	v := w.until(c.Run.ID, "unknown", func(v engine.RunView) bool { return len(v.Effects) == 1 && v.Effects[0].State == holdpoint.EffectUnknown })
+	v := w.until(c.Run.ID, "unknown", func(v engine.RunView) bool {
+		return len(v.Effects) == 1 && v.Effects[0].State == holdpoint.EffectUnknown
+	})
 	require.True(t, v.Effects[0].PossiblyCommitted)
 	require.Equal(t, holdpoint.RunApproved, v.State)
 	require.Equal(t, "unknown", v.Answers.Sent)

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"github.com/holdpoint/holdpoint"
 	"github.com/holdpoint/holdpoint/internal/payload"
@@ -83,7 +84,16 @@ func (e *Engine) Replace(ctx context.Context, a holdpoint.Actor, runID string, r
 		return Replacement{}, err
 	}
 	c.RunKey, c.Payload, c.Initiator = wrapped, b.seal("payload", r.Payload), b.sealText("initiator", initiator)
-	before, after, created, err := e.store.ReplaceRun(ctx, store.Replacement{Tenant: a.Tenant, OldRunID: runID, New: c, ReasonText: reason, Who: who(a)})
+	link := store.Replacement{Tenant: a.Tenant, OldRunID: runID, New: c, ReasonText: reason, Who: who(a)}
+	before, after, created, err := e.store.ReplaceRun(ctx, link)
+	if errors.Is(err, &holdpoint.Error{Code: holdpoint.CodeMismatch}) && after.FingerprintRule != c.FingerprintRule {
+		// The key's run was fingerprinted under another rule: ask again under its own, before it is called a mismatch.
+		if link.New.Fingerprint, err = payload.Fingerprint(r.Payload, after.Ignore, e.limits); err != nil {
+			return Replacement{}, err
+		}
+		link.New.FingerprintRule, link.New.Ignore = after.FingerprintRule, after.Ignore
+		before, after, created, err = e.store.ReplaceRun(ctx, link)
+	}
 	return Replacement{Run: after, Replaced: before, Created: created}, err
 }
 
