@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/holdpoint/holdpoint"
+	"github.com/holdpoint/holdpoint/internal/engine"
 	"github.com/holdpoint/holdpoint/internal/httpserver"
 )
 
@@ -238,6 +239,9 @@ func (g *generator) structure(t reflect.Type) object {
 			}
 			required = append(required, f.Name)
 		}
+	}
+	if t == reflect.TypeFor[engine.EffectView]() { // a planned effect has no row in the outbox and so no state
+		properties["state"] = object{"type": "string", "enum": append([]string{""}, g.enums["EffectState"]...)}
 	}
 	s["properties"] = properties
 	if len(required) > 0 {
