@@ -219,7 +219,7 @@ func (v *visit) showCard(status int, e engine.Card, at place, notice, reason str
 // answer is what the decision form sent.
 func (v *visit) answer() engine.DecisionRequest {
 	return engine.DecisionRequest{Decision: holdpoint.Decision(v.r.PostFormValue("decision")), Digest: v.r.PostFormValue("digest"),
-		Reason: strings.TrimSpace(v.r.PostFormValue("reason"))}
+		Reason: v.reason()}
 }
 
 func (c *console) approvalDecide(v *visit) error {
@@ -258,7 +258,7 @@ func (c *console) approvalWithdraw(v *visit) error {
 	if err := v.checkNonce("withdraw", id); err != nil {
 		return err
 	}
-	if _, err := v.engine.Withdraw(v.r.Context(), v.actor, id, strings.TrimSpace(v.r.PostFormValue("reason"))); err != nil {
+	if _, err := v.engine.Withdraw(v.r.Context(), v.actor, id, v.reason()); err != nil {
 		return err
 	}
 	return v.redirect("/console/approvals/" + id)

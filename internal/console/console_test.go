@@ -152,7 +152,7 @@ func TestDecidingInTheConsole(t *testing.T) {
 		require.Equal(t, http.StatusUnprocessableEntity, again.Code, "%s needs a reason", decision)
 		require.Contains(t, text(again.Find("[role=alert]")), "give a reason")
 	}
-	done := ana.submit(card, path, map[string]string{"decision": "approve", "reason": "looks right"})
+	done := ana.submit(card, path, map[string]string{"decision": "approve", "reason": "looks\r\nright"})
 	require.Equal(t, http.StatusSeeOther, done.Code)
 	require.Equal(t, path, done.Header().Get("Location"))
 

@@ -41,6 +41,10 @@ func reveal(text string) []span {
 		switch {
 		case c == utf8.RuneError && size == 1:
 			r.odd(markInvalid, fmt.Sprintf("0x%02X", text[i]))
+		case c == '\r' && strings.HasPrefix(text[i+size:], "\n"): // the end of a line, as mail and forms write it
+			r.endWord()
+			r.plain.WriteRune(c)
+			r.last = c
 		case c == fullStop && isPlain(r.last) && i+size < len(text) && isPlain(rune(text[i+size])):
 			r.odd(markLookalike, fmt.Sprintf("U+%04X", c)) // a browser reads it as the dot of a domain
 		default:
@@ -72,12 +76,19 @@ type revealer struct {
 	stacked int // combining marks in a row
 }
 
+// What may follow a picture without a mark: the selector of its coloured form, and the joiner to the next one.
+const (
+	colours = 0xfe0f
+	joins   = 0x200d
+)
+
 func (r *revealer) rune(c rune) {
 	mark := oddRune(c)
-	emoji := unicode.Is(unicode.So, r.last) || unicode.Is(unicode.Sk, r.last) && r.last > 0xffff
+	picture := unicode.Is(unicode.So, r.last) || unicode.Is(unicode.Sk, r.last) && r.last > 0xffff
 	switch {
-	case (c == 0xfe0f || c == 0x200d) && emoji:
-		r.plain.WriteRune(c) // joins or colours the picture before it
+	case c == colours && picture, c == joins && (picture || r.last == colours):
+		r.plain.WriteRune(c) // belongs to the picture before it; no second one hides behind it
+		r.last = c
 		return
 	case mark != "":
 		r.odd(mark, fmt.Sprintf("U+%04X", c))
@@ -104,6 +115,7 @@ func (r *revealer) odd(mark, about string) {
 		r.endWord()
 	}
 	r.flush()
+	r.last = 0
 	r.spans = append(r.spans, span{about, mark})
 }
 

@@ -17,7 +17,8 @@ func TestRevealMarksWhatMisleads(t *testing.T) {
 	}{
 		"plain":                {"Grüße an Zoë, naïve Œuvre — 5 €\n\tZeile zwei", nil},
 		"other languages":      {"Привет, мир. Γειά σου κόσμε. שלום עולם مرحبا 日本語。です", nil},
-		"emoji":                {"❤️ 👨‍👩‍👧 👍🏽", nil},
+		"emoji":                {"❤️ 👨‍👩‍👧 👍🏽 ❤️‍🔥", nil},
+		"behind an emoji":      {"❤\ufe0f\ufe0f \u2764\u200d\u200d", []string{"invisible U+FE0F", "invisible U+200D"}},
 		"bidi override":        {"pay \u202e001\u202c now", []string{"direction U+202E", "direction U+202C"}},
 		"bidi isolate":         {"\u2066x\u2069\u200f\u061c", []string{"direction U+2066", "direction U+2069", "direction U+200F", "direction U+061C"}},
 		"zero width":           {"pay\u200bpal \ufeff\u2060\u00ad\u200d", []string{"invisible U+200B", "invisible U+FEFF", "invisible U+2060", "invisible U+00AD", "invisible U+200D"}},
@@ -25,6 +26,7 @@ func TestRevealMarksWhatMisleads(t *testing.T) {
 		"fillers":              {"\u3164\u2800\u115f\u034f", []string{"invisible U+3164", "invisible U+2800", "invisible U+115F", "invisible U+034F"}},
 		"variation selectors":  {"a\ufe0f b\U000E0100", []string{"invisible U+FE0F", "invisible U+E0100"}},
 		"control":              {"a\x00b\x1b[31m\rc\u0085\u2028", []string{"control U+0000", "control U+001B", "control U+000D", "control U+0085", "control U+2028"}},
+		"lines":                {"one\r\ntwo\rthree", []string{"control U+000D"}},
 		"spaces":               {"a\u2003b\u00a0c", []string{"space U+2003"}},
 		"full stop":            {"evil\u3002example iPhone\u3002 \u65e5\u672c\u8a9e\u3002abc", []string{"lookalike U+3002"}},
 		"slash":                {"acme.example\u2215evil.example \uff20", []string{"lookalike U+2215", "lookalike U+FF20"}},
@@ -55,7 +57,7 @@ func TestRevealMarksWhatMisleads(t *testing.T) {
 
 // What is shown without a mark contains nothing hidden, and nothing of the text is lost.
 func TestRevealLosesAndHidesNothing(t *testing.T) {
-	odd := []rune{0x202e, 0x200b, 0xfe0f, 0x200d, 0x0430, 'a', '.', 'c', '\n', 0x2764, 0x0301, 0xff0e, 0, 0xe0041, ' '}
+	odd := []rune{0x202e, 0x200b, 0xfe0f, 0x200d, 0x0430, 'a', '.', 'c', '\n', '\r', 0x2764, 0x0301, 0xff0e, 0, 0xe0041, ' '}
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.OneOf(rapid.String(), rapid.StringOf(rapid.SampledFrom(odd)), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) })).Draw(t, "text")
 		var back strings.Builder
@@ -63,7 +65,7 @@ func TestRevealLosesAndHidesNothing(t *testing.T) {
 			switch {
 			case s.Mark == "":
 				back.WriteString(s.Text)
-				for _, c := range s.Text {
+				for _, c := range strings.ReplaceAll(s.Text, "\r\n", "\n") {
 					if c != 0xfe0f && c != 0x200d && (unicode.Is(unicode.Cf, c) || unicode.Is(unicode.Cc, c) && c != '\n' && c != '\t') {
 						t.Fatalf("%U is shown as it is", c)
 					}

@@ -239,5 +239,7 @@ func (c *console) stepResolve(v *visit) error {
 	return v.redirect("/console/runs/" + id)
 }
 
-// reason is why the person does something.
-func (v *visit) reason() string { return strings.TrimSpace(v.r.PostFormValue("reason")) }
+// reason is why the person does something, with lines ended as on the page.
+func (v *visit) reason() string {
+	return strings.TrimSpace(strings.ReplaceAll(v.r.PostFormValue("reason"), "\r\n", "\n"))
+}
