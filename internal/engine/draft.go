@@ -56,13 +56,16 @@ func (e *Engine) SubmitDraft(ctx context.Context, a holdpoint.Actor, runID strin
 	if err := checkSource(r.SourceURL); err != nil {
 		return DraftAnswer{}, err
 	}
+	if err := checkModel(r.Model); err != nil {
+		return DraftAnswer{}, err
+	}
 	rec, p, w, err := e.runPolicy(ctx, a.Tenant, runID)
 	if err != nil {
 		return DraftAnswer{}, err
 	}
 	verdict := p.contracts[w.Name].Judge(r.Output, r.Model.FinishReason, e.limits)
 	if verdict.Class != holdpoint.ClassNone && verdict.Class != holdpoint.ClassRefusal {
-		return e.rejectDraft(ctx, a, f, rec, w, r, verdict)
+		return e.rejectDraft(ctx, a, f, rec, p, w, r, verdict)
 	}
 	b, err := e.openBox(a.Tenant, runID, rec.RunKey)
 	if err != nil {
@@ -81,7 +84,7 @@ func (e *Engine) SubmitDraft(ctx context.Context, a holdpoint.Actor, runID strin
 }
 
 // rejectDraft counts a repair, or ends the run when none is left.
-func (e *Engine) rejectDraft(ctx context.Context, a holdpoint.Actor, f store.Fence, rec store.Record, w *policy.Workflow, r DraftRequest, v payload.Verdict) (DraftAnswer, error) {
+func (e *Engine) rejectDraft(ctx context.Context, a holdpoint.Actor, f store.Fence, rec store.Record, p *loaded, w *policy.Workflow, r DraftRequest, v payload.Verdict) (DraftAnswer, error) {
 	repairs := rec.Run.Repairs
 	if rec.Run.LastCall == f.Call {
 		repairs-- // the identical call again: it was counted already
@@ -89,7 +92,7 @@ func (e *Engine) rejectDraft(ctx context.Context, a holdpoint.Actor, f store.Fen
 	rejection := store.DraftRejection{Class: v.Class, Model: r.Model, Who: who(a), Reason: holdpoint.ReasonInvalidOutput,
 		Terminal: repairs >= w.Repairs || v.Class == holdpoint.ClassContextTooLong}
 	for _, fault := range v.Faults {
-		rejection.Codes = append(rejection.Codes, fault.Code+" "+fault.Pointer)
+		rejection.Codes = append(rejection.Codes, p.contracts[w.Name].Evidence(fault))
 	}
 	if rejection.Terminal {
 		var err error
@@ -191,6 +194,17 @@ func checkSource(link string) error {
 	}
 	if len(link) > 2048 || !(strings.HasPrefix(link, "https://") || strings.HasPrefix(link, "http://")) {
 		return holdpoint.Errorf(holdpoint.CodeInvalidRequest, "source_url must be an absolute http or https address of at most 2048 bytes")
+	}
+	return nil
+}
+
+// checkModel bounds what is said about the model: it is evidence, which has no room for content.
+func checkModel(m holdpoint.Model) error {
+	for name, v := range map[string]string{"endpoint_class": m.EndpointClass, "name": m.Name, "revision": m.Revision,
+		"finish_reason": m.FinishReason, "prompt_version": m.PromptVersion} {
+		if len(v) > 255 {
+			return holdpoint.Errorf(holdpoint.CodeInvalidRequest, "model.%s is longer than 255 bytes; shorten it", name)
+		}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/holdpoint/holdpoint"
@@ -87,30 +88,30 @@ func (e *Engine) Run(ctx context.Context, a holdpoint.Actor, runID string) (RunV
 	if err != nil {
 		return RunView{}, err
 	}
-	allowed, err := e.mayRead(ctx, a, rec, b)
+	allowed, own, err := e.mayRead(ctx, a, rec, b)
 	if err != nil {
 		return RunView{}, err
 	}
 	v, err := e.view(rec, b, allowed)
-	if err != nil || !allowed {
+	if err != nil || !allowed || own {
 		return v, err
 	}
 	return v, e.noteReading(ctx, a, rec.Run, "run")
 }
 
-// mayRead asks the permission function whether a may see the run's content.
-func (e *Engine) mayRead(ctx context.Context, a holdpoint.Actor, rec store.Record, b box) (bool, error) {
+// mayRead asks the permission function whether a may see the run's content. own says that a works on the run, so that
+// it has brought the content itself.
+func (e *Engine) mayRead(ctx context.Context, a holdpoint.Actor, rec store.Record, b box) (allowed, own bool, err error) {
 	o := holdpoint.Object{Tenant: rec.Run.Tenant}
 	if n := len(rec.Approvals); n > 0 {
-		var err error
 		if o, err = e.object(ctx, rec, rec.Approvals[n-1], b); err != nil {
-			return false, err
+			return false, false, err
 		}
 	}
 	if a.Kind == holdpoint.ActorMachine {
 		events, err := e.store.Events(ctx, rec.Run.Tenant, rec.Run.ID)
 		if err != nil {
-			return false, err
+			return false, false, err
 		}
 		for _, ev := range events {
 			if ev.Type == "run.claimed" {
@@ -118,18 +119,11 @@ func (e *Engine) mayRead(ctx context.Context, a holdpoint.Actor, rec store.Recor
 			}
 		}
 	}
-	return holdpoint.Permit(a, holdpoint.ActionRunContent, o) == nil, nil
+	return holdpoint.Permit(a, holdpoint.ActionRunContent, o) == nil, slices.Contains(o.WorkedBy, a.ID), nil
 }
 
-// noteReading records that content was seen. A machine that reads the run it works on is not noted: it brought the content.
+// noteReading records that content was seen by somebody who has not brought it.
 func (e *Engine) noteReading(ctx context.Context, a holdpoint.Actor, run holdpoint.Run, what string) error {
-	if a.Kind == holdpoint.ActorMachine {
-		for _, s := range a.Scopes {
-			if s == holdpoint.ScopeWork {
-				return nil
-			}
-		}
-	}
 	return e.store.AddEvents(ctx, []holdpoint.Event{{Tenant: run.Tenant, RunID: run.ID, Type: "content.read", Who: who(a), Data: map[string]any{"what": what}}})
 }
 

@@ -86,6 +86,21 @@ func settled(faults []Fault) []Fault {
 	return faults[:min(len(faults), maxFaults)]
 }
 
+// Evidence is a fault without any text of the model, for records that hold no content: the code, and the pointer with "*"
+// for each token that the contract does not spell out.
+func (c *Contract) Evidence(f Fault) string {
+	if f.Pointer == "" {
+		return f.Code
+	}
+	tokens := strings.Split(f.Pointer, "/")[1:]
+	for i, token := range tokens {
+		if tokens[i] = unescapePointer.Replace(token); !c.names[tokens[i]] {
+			tokens[i] = "*"
+		}
+	}
+	return f.Code + " " + pointer(tokens, nil)
+}
+
 // violations turns what the validator found in value into faults.
 func (c *Contract) violations(value any, err error) []Fault {
 	if err == nil {
