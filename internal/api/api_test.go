@@ -157,7 +157,7 @@ func TestIdempotencyKeyHeader(t *testing.T) {
 func TestClaimBatchAnswersEachAsIfSentAlone(t *testing.T) {
 	w := newWorld(t, Options{})
 	one := claimBody("ticket-reply", "B-1")
-	r := w.do("machine", "POST", "/v1/claims/batch", `{"claims":[`+strings.Join([]string{one, one, claimBody("none", "B-2"), `{"workflow":"ticket-reply","nmae":1}`,
+	r := w.do("machine", "POST", "/v1/claims/batch", `{"claims":[`+strings.Join([]string{one, one, claimBody("none", "B-2"), `{"workflow":"ticket-reply","naem":1}`,
 		`{"workflow":"ticket-reply","key":"B-3","key":"B-4","payload":{}}`, `7`, claimBody("ticket-reply", "ä"), claimBody("ticket-reply", "B-5")}, ",")+`]}`)
 	require.Equal(t, http.StatusOK, r.StatusCode, r.text)
 	var statuses []float64

@@ -301,7 +301,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"a list":             {`[]`, js, holdpoint.CodeInvalidRequest, "one JSON object"},
 		"null":               {`null`, js, holdpoint.CodeInvalidRequest, "one JSON object"},
 		"a number":           {`1`, js, holdpoint.CodeInvalidRequest, "one JSON object"},
-		"unknown":            {`{"nmae":"s3cret"}`, js, holdpoint.CodeInvalidRequest, "nmae is not a field"},
+		"unknown":            {`{"naem":"s3cret"}`, js, holdpoint.CodeInvalidRequest, "naem is not a field"},
 		"unknown below":      {`{"inner":{"x":1}}`, js, holdpoint.CodeInvalidRequest, "inner.x is not"},
 		"unknown far below":  {`{"inner":{"deep":"","inner":{"x":1}}}`, js, holdpoint.CodeInvalidRequest, "inner.inner.x is not"},
 		"unknown in a list":  {`{"list":[{},{"x":1}]}`, js, holdpoint.CodeInvalidRequest, "list.1.x is not"},
