@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/holdpoint/holdpoint/connector"
@@ -17,42 +19,53 @@ const (
 )
 
 // LeaseLookups leases unknown effects whose look-up is due. An effect whose repetition is proved goes back to pending; one
-// that nothing can look up waits for a person. The rest is returned to be looked up.
+// that nothing can look up waits for a person. The rest is returned to be looked up, also beside an error: an effect that
+// cannot be judged now is due again when its lease has expired, and keeps no other waiting.
 func (e *Engine) LeaseLookups(ctx context.Context, owner string, lease time.Duration, limit int) ([]Task, error) {
 	leased, err := e.store.LeaseLookups(ctx, owner, lease, limit)
 	if err != nil {
 		return nil, err
 	}
 	var tasks []Task
+	var failed error
 	for _, l := range leased {
-		t := Task{LeasedEffect: l, wire: l.WireHash}
-		p, err := e.policies.active(ctx, l.Tenant)
-		if err != nil {
-			return tasks, err
-		}
-		t.Connector, t.workflow = p.Connectors[l.Connector], p.Workflows[l.Workflow]
-		r := store.LookupResult{Tenant: l.Tenant, RunID: l.RunID, EffectID: l.ID, Version: l.Version, State: connector.Unclear, Next: -1, Who: system("reconciler")}
-		if t.Connector == nil || t.workflow == nil || t.Connector.Version != l.ConnectorVersion {
-			r.Detail = "the connector of the approved version is not in the active policy"
-		} else {
-			if err := e.openTask(ctx, &t); err != nil {
-				return tasks, err
-			}
-			switch {
-			case t.FirstAttemptAt != nil && policy.Repeatable(t.facts(t.Spent, *t.FirstAttemptAt, t.Now)) && t.Spent < t.workflow.Retry.EffectAttempts && t.Reason == "":
-				r.State, r.Detail = "repeatable", "the connector has proved that the same request under the same key is harmless"
-			case t.Connector.Lookup != nil:
-				tasks = append(tasks, t)
-				continue
-			default:
-				r.Detail = "the connector has no look-up"
-			}
-		}
-		if _, err := e.store.SettleLookup(ctx, owner, r); err != nil {
-			return tasks, err
+		t, ask, err := e.lookup(ctx, owner, l)
+		switch {
+		case err != nil:
+			failed = errors.Join(failed, fmt.Errorf("effect %s: %w", l.ID, err))
+		case ask:
+			tasks = append(tasks, t)
 		}
 	}
-	return tasks, nil
+	return tasks, failed
+}
+
+// lookup judges a leased unknown effect: ask says that its provider is to be asked, otherwise it is settled.
+func (e *Engine) lookup(ctx context.Context, owner string, l store.LeasedEffect) (t Task, ask bool, err error) {
+	t = Task{LeasedEffect: l, wire: l.WireHash}
+	p, err := e.policies.active(ctx, l.Tenant)
+	if err != nil {
+		return t, false, err
+	}
+	t.Connector, t.workflow = p.Connectors[l.Connector], p.Workflows[l.Workflow]
+	r := store.LookupResult{Tenant: l.Tenant, RunID: l.RunID, EffectID: l.ID, Version: l.Version, State: connector.Unclear, Next: -1, Who: system("reconciler")}
+	if t.Connector == nil || t.workflow == nil || t.Connector.Version != l.ConnectorVersion {
+		r.Detail = "the connector of the approved version is not in the active policy"
+	} else {
+		if err := e.openTask(ctx, &t); err != nil {
+			return t, false, err
+		}
+		switch {
+		case t.FirstAttemptAt != nil && policy.Repeatable(t.facts(t.Spent, *t.FirstAttemptAt, t.Now)) && t.Spent < t.workflow.Retry.EffectAttempts && t.Reason == "":
+			r.State, r.Detail = "repeatable", "the connector has proved that the same request under the same key is harmless"
+		case t.Connector.Lookup != nil:
+			return t, true, nil
+		default:
+			r.Detail = "the connector has no look-up"
+		}
+	}
+	_, err = e.store.SettleLookup(ctx, owner, r)
+	return t, false, err
 }
 
 // SettleLookup records what a look-up found.
