@@ -149,6 +149,11 @@ func (c *coalescer) work(ctx context.Context, batch []*group) {
 			g.answer(results[i])
 		}
 	case len(batch) > 1 && ctx.Err() == nil:
+		// The statement may have committed before its answer was lost. Nobody else has these owners, so a lease that
+		// carries one of them is this claim's.
+		for _, g := range batch {
+			g.leader.claim.OwnerExplicit = true
+		}
 		c.work(ctx, batch[:len(batch)/2])
 		c.work(ctx, batch[len(batch)/2:])
 	default:

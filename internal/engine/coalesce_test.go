@@ -210,3 +210,32 @@ func TestCoalescerCancellationReachesOnlyItsCaller(t *testing.T) {
 		}
 	})
 }
+
+// A statement may fail after it has committed. Its claims are asked again as the same claims, so that the lease that one
+// of them holds by then is its own.
+func TestCoalescerAsksAgainAsTheSameOwner(t *testing.T) {
+	s := &statements{}
+	committed := map[string]string{}
+	s.fail = func(claims []store.Claim) error {
+		for _, c := range claims {
+			if owner, held := committed[c.Key]; held && (owner != c.Owner || !c.OwnerExplicit) {
+				return errors.New("busy")
+			}
+			committed[c.Key] = c.Owner
+		}
+		if len(claims) > 1 {
+			return errors.New("the connection was lost at the commit")
+		}
+		return nil
+	}
+	gathered(t, s, func(c *coalescer) func() {
+		wait := ask(c, claimOf("a", "f", "o1", false), claimOf("b", "f", "o2", false), claimOf("c", "f", "o3", true))
+		return func() {
+			results, errs := wait()
+			for i := range results {
+				require.NoError(t, errs[i])
+				require.Equal(t, holdpoint.Claimed, results[i].Outcome)
+			}
+		}
+	})
+}
