@@ -1,6 +1,11 @@
 package holdpoint
 
-import "time"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
 
 // Operation is the second form of an idempotency key: the parts of a business operation (R1.1).
 type Operation struct {
@@ -198,8 +203,8 @@ type Effect struct {
 	NextLookupAt      *time.Time   `json:"next_lookup_at,omitempty"`
 	LeaseOwner        string       `json:"-"`
 	LeaseExpiresAt    *time.Time   `json:"-"`
-	CreatedAt         time.Time    `json:"created_at"`
-	UpdatedAt         time.Time    `json:"updated_at"`
+	CreatedAt         time.Time    `json:"created_at,omitzero"`
+	UpdatedAt         time.Time    `json:"updated_at,omitzero"`
 }
 
 // Attempt is one request on the wire for one effect. SettledAt is nil while its end is not recorded.
@@ -292,7 +297,7 @@ type MessageRecord struct {
 	DeliveredAt *time.Time `json:"delivered_at,omitempty"`
 }
 
-// Duration is a time.Duration that reads and writes Go style text in JSON ("90s").
+// Duration is a time.Duration that writes Go style text in JSON ("90s") and also reads whole days ("30d", "1d12h").
 type Duration time.Duration
 
 // MarshalText implements encoding.TextMarshaler.
@@ -300,7 +305,17 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d)
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (d *Duration) UnmarshalText(b []byte) error {
-	v, err := time.ParseDuration(string(b))
-	*d = Duration(v)
+	text, days := string(b), time.Duration(0)
+	if n, rest, ok := strings.Cut(text, "d"); ok {
+		whole, err := strconv.ParseUint(n, 10, 16)
+		if err != nil {
+			return fmt.Errorf("%q is not a duration; write for example 90s, 5m or 30d", text)
+		}
+		if days, text = time.Duration(whole)*24*time.Hour, rest; text == "" {
+			text = "0s"
+		}
+	}
+	v, err := time.ParseDuration(text)
+	*d = Duration(days + v)
 	return err
 }

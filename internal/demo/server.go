@@ -50,9 +50,9 @@ func (s *server) start(ctx context.Context) error {
 			}
 		}
 		select {
-		case <-ended:
+		case err := <-ended:
 			text, _ := os.ReadFile(filepath.Join(s.dir, "server.log"))
-			return fmt.Errorf("the server ended at once: %s", text)
+			return fmt.Errorf("the server ended at once (%v): %s", err, text)
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(20 * time.Millisecond):

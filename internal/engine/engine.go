@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -245,16 +244,4 @@ func (b box) open(label string, sealed []byte) ([]byte, error) {
 		return nil, nil
 	}
 	return b.key.Open(b.run+"/"+label, sealed)
-}
-
-// pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

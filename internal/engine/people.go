@@ -192,7 +192,10 @@ func (e *Engine) AddPerson(ctx context.Context, by holdpoint.Actor, email, passw
 	if err != nil {
 		return NewPerson{}, err
 	}
-	return n, e.store.CreatePerson(ctx, holdpoint.Person{ID: n.ID, Tenant: by.Tenant, Email: n.Email, Password: phc, MustChange: !chosen}, who(by))
+	if err := e.store.CreatePerson(ctx, holdpoint.Person{ID: n.ID, Tenant: by.Tenant, Email: n.Email, Password: phc, MustChange: !chosen}, who(by)); err != nil {
+		return NewPerson{}, err
+	}
+	return n, nil
 }
 
 // PersonView is an account with the roles that count now.
@@ -349,9 +352,17 @@ func (e *Engine) CreateKey(ctx context.Context, by holdpoint.Actor, name string,
 			return NewKey{}, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "a machine key may hold the scopes work, read and content only")
 		}
 	}
-	m := auth.Mint(auth.KindMachine)
-	k := holdpoint.Key{ID: newID(), Tenant: by.Tenant, Kind: holdpoint.ActorMachine, Name: name, Scopes: scopes}
-	return NewKey{k.ID, m.Token}, e.store.CreateKey(ctx, k, m.Hash, who(by))
+	return e.mint(ctx, by, auth.KindMachine, holdpoint.Key{Kind: holdpoint.ActorMachine, Name: name, Scopes: scopes})
+}
+
+// mint stores a fresh key and gives its secret, if and only if it is stored.
+func (e *Engine) mint(ctx context.Context, by holdpoint.Actor, kind auth.Kind, k holdpoint.Key) (NewKey, error) {
+	m := auth.Mint(kind)
+	k.ID, k.Tenant = newID(), by.Tenant
+	if err := e.store.CreateKey(ctx, k, m.Hash, who(by)); err != nil {
+		return NewKey{}, err
+	}
+	return NewKey{k.ID, m.Token}, nil
 }
 
 // CreateToken mints a person's token: over the API only for oneself, by a local command for anybody.
@@ -363,16 +374,14 @@ func (e *Engine) CreateToken(ctx context.Context, by holdpoint.Actor, email, nam
 	if by.Kind == holdpoint.ActorPerson && !strings.EqualFold(by.Email, email) {
 		return NewKey{}, holdpoint.Errorf(holdpoint.CodeForbidden, "a token is minted only by its own person")
 	}
-	if len(scopes) == 0 {
-		return NewKey{}, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "give at least one scope: read, content, decide, operate, switch, admin")
+	if len(scopes) == 0 || len(name) > 100 {
+		return NewKey{}, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "give at least one scope (read, content, decide, operate, switch, admin) and a name of at most 100 bytes")
 	}
 	x, err := e.store.PersonByEmail(ctx, by.Tenant, strings.ToLower(email))
 	if err != nil {
 		return NewKey{}, err
 	}
-	m := auth.Mint(auth.KindPerson)
-	k := holdpoint.Key{ID: newID(), Tenant: by.Tenant, Kind: holdpoint.ActorPerson, Name: name, PersonID: x.ID, Scopes: scopes}
-	return NewKey{k.ID, m.Token}, e.store.CreateKey(ctx, k, m.Hash, who(by))
+	return e.mint(ctx, by, auth.KindPerson, holdpoint.Key{Kind: holdpoint.ActorPerson, Name: name, PersonID: x.ID, Scopes: scopes})
 }
 
 // Keys lists machine keys and people's tokens without secrets.

@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -281,8 +282,8 @@ func TestSMTPAnswers(t *testing.T) {
 			}
 			var e *holdpoint.Error
 			require.ErrorAs(t, err, &e)
-			_, isPermanent := err.(*Permanent)
-			require.Equal(t, tc.permanent, isPermanent, err)
+			var final *Permanent
+			require.Equal(t, tc.permanent, errors.As(err, &final), err)
 			require.NotContains(t, err.Error(), "SECRET")
 			require.NotContains(t, err.Error(), "ana@")
 		})

@@ -58,8 +58,8 @@ func (o *object) gate(w *Workflow, effects *object, p *Policy) {
 }
 
 // eligible refuses a rule that nobody can meet, and warns where one person is all there is.
-func (g *object) eligible(roles []string, nodes []*yaml.Node, p *Policy) {
-	n := g.need("roles", "name the roles whose people may approve")
+func (o *object) eligible(roles []string, nodes []*yaml.Node, p *Policy) {
+	n := o.need("roles", "name the roles whose people may approve")
 	if n == nil {
 		return
 	}
@@ -69,7 +69,7 @@ func (g *object) eligible(roles []string, nodes []*yaml.Node, p *Policy) {
 		role, ok := p.Roles[name]
 		if !ok {
 			known = false
-			g.fail(nodes[i], "unknown_role", "declare the role %q under roles", name)
+			o.fail(nodes[i], "unknown_role", "declare the role %q under roles", name)
 		}
 		for _, u := range role.Users {
 			if !slices.Contains(people, u) {
@@ -80,29 +80,29 @@ func (g *object) eligible(roles []string, nodes []*yaml.Node, p *Policy) {
 	switch {
 	case !known:
 	case len(people) == 0:
-		g.fail(n, "nobody_eligible", "list people under users of these roles: a rule that nobody can meet is refused")
+		o.fail(n, "nobody_eligible", "list people under users of these roles: a rule that nobody can meet is refused")
 	case len(people) == 1:
-		g.warn(n, "few_people", "name a second person: who starts or edits a draft may not approve it, and one person may be away")
+		o.warn(n, "few_people", "name a second person: who starts or edits a draft may not approve it, and one person may be away")
 	}
 }
 
 // floors holds the gate against the consequence class of every effect.
-func (g *object) floors(gate *Gate, w *Workflow, effects *object, p *Policy) {
+func (o *object) floors(gate *Gate, w *Workflow, effects *object, p *Policy) {
 	for _, e := range w.Effects {
 		floor, known := assuranceFloors[e.Consequence]
 		if !known {
 			continue
 		}
-		at := g.has("assurance")
+		at := o.has("assurance")
 		if at == nil {
-			at = g.node
+			at = o.node
 		}
 		if gate.Assurance == AssuranceLink && floor != AssuranceLink {
-			g.fail(at, "floor", "effect %q is a %s: use assurance login; the floor can be raised, never lowered", e.Name, e.Consequence)
+			o.fail(at, "floor", "effect %q is a %s: use assurance login; the floor can be raised, never lowered", e.Name, e.Consequence)
 		}
 		if slices.Contains(separatedClasses, e.Consequence) && w.Initiator == "" {
 			n := child(effects.has(e.Name), "consequence")
-			g.fail(n, "initiator_required", "effect %q is a %s: say under initiator who started it, so that nobody approves a request of their own", e.Name, e.Consequence)
+			o.fail(n, "initiator_required", "effect %q is a %s: say under initiator who started it, so that nobody approves a request of their own", e.Name, e.Consequence)
 		}
 	}
 	if gate.Assurance != AssuranceLink {
@@ -113,6 +113,6 @@ func (g *object) floors(gate *Gate, w *Workflow, effects *object, p *Policy) {
 		private = private && p.Channels[name] != nil && p.Channels[name].Private()
 	}
 	if !private {
-		g.fail(g.has("assurance"), "link_channel", "with assurance link, notify people on their own channels only: smtp, or a webhook with personal: true")
+		o.fail(o.has("assurance"), "link_channel", "with assurance link, notify people on their own channels only: smtp, or a webhook with personal: true")
 	}
 }
