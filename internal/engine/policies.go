@@ -26,6 +26,7 @@ type policies struct {
 	mu     sync.Mutex
 	byHash map[string]*loaded // tenant/hash
 	heads  map[string]head
+	moves  int // how often forget was called: a pointer that was read before a move is not kept after it
 }
 
 type head struct {
@@ -41,6 +42,7 @@ func newPolicies(s store.Store) *policies {
 func (p *policies) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.moves++
 	clear(p.heads)
 }
 
@@ -48,15 +50,19 @@ func (p *policies) forget() {
 func (p *policies) active(ctx context.Context, tenant string) (*loaded, error) {
 	p.mu.Lock()
 	h, ok := p.heads[tenant]
+	moves := p.moves
 	p.mu.Unlock()
 	if !ok || time.Since(h.read) > pointerAge {
+		begun := time.Now()
 		t, err := p.store.TenantByName(ctx, tenant)
 		if err != nil {
 			return nil, err
 		}
-		h = head{t.ActivePolicy, time.Now()}
+		h = head{t.ActivePolicy, begun}
 		p.mu.Lock()
-		p.heads[tenant] = h
+		if p.moves == moves {
+			p.heads[tenant] = h
+		}
 		p.mu.Unlock()
 	}
 	if h.hash == "" {
