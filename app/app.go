@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -106,6 +105,7 @@ func (o Options) withDefaults() Options {
 	if o.Secrets == nil {
 		o.Secrets = Environment{}
 	}
+	o.Secrets = withoutOwn{o.Secrets, o.MasterKey}
 	if o.Roles == nil {
 		o.Roles = []string{RoleAPI, RoleDispatch}
 	}
@@ -204,21 +204,6 @@ func (a *App) Stop(ctx context.Context) error {
 	}
 	errs = append(errs, a.store.Close(), a.lock.Close())
 	return errors.Join(errs...)
-}
-
-// Environment resolves secrets from the process's environment and from files.
-type Environment struct{}
-
-// Env implements policy.Secrets; an empty variable counts as missing.
-func (Environment) Env(name string) (string, bool) {
-	v := os.Getenv(name)
-	return v, v != ""
-}
-
-// File implements policy.Secrets; a trailing newline is not part of the secret.
-func (Environment) File(path string) ([]byte, error) {
-	b, err := os.ReadFile(path)
-	return []byte(strings.TrimRight(string(b), "\r\n")), err
 }
 
 // stopTime is how long a graceful stop may take.
