@@ -39,6 +39,7 @@ type world struct {
 	provider *mirror.Provider
 
 	key                              string // machine key with scopes work and read
+	bensPassword                     string // the one that he was given
 	anasToken, bensToken, ottosToken string
 }
 
@@ -67,7 +68,9 @@ func newWorld(t testing.TB, p place, document string) *world {
 	w.answer(&made, "", "init", "--admin", otto)
 	w.key = made.APIKey
 	w.answer(nil, anasPassword+"\n", "users", "add", ana, "--local", "--password-stdin")
-	w.answer(nil, "", "users", "add", ben, "--local")
+	var added struct{ Password string }
+	w.answer(&added, "", "users", "add", ben, "--local")
+	w.bensPassword = added.Password
 	w.activate(document)
 	w.anasToken = w.token(ana, "read,content,decide")
 	w.bensToken = w.token(ben, "read,content,decide")
@@ -99,8 +102,8 @@ type result struct {
 	stdout, stderr string
 }
 
-// run executes one command in the world's directory, with settings beside the world's own.
-func (w *world) run(env []string, stdin string, args ...string) result {
+// execute runs one command in the world's directory, with settings beside the world's own.
+func (w *world) execute(env []string, stdin string, args ...string) result {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
@@ -126,7 +129,7 @@ func (w *world) environ() []string {
 // answer executes a command that must succeed, and reads its answer.
 func (w *world) answer(into any, stdin string, args ...string) {
 	w.t.Helper()
-	r := w.run(nil, stdin, append(args, "--json")...)
+	r := w.execute(nil, stdin, append(args, "--json")...)
 	require.Zero(w.t, r.code, "holdpoint %s: %s", strings.Join(args, " "), r.stderr)
 	if into != nil {
 		require.NoError(w.t, json.Unmarshal([]byte(r.stdout), into), r.stdout)
