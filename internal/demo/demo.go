@@ -167,6 +167,7 @@ func (s *stage) show(ctx context.Context) error {
 	s.say("A support ticket arrives, is delivered again, and ten times at once.")
 	ticket := s.event("ticket-4711")
 	won := 0
+	var waiting []drafted
 	for range 12 {
 		c, err := s.claim(ctx, "ticket-reply", "ticket-4711", ticket)
 		if err != nil {
@@ -174,22 +175,27 @@ func (s *stage) show(ctx context.Context) error {
 		}
 		if c.Outcome == "claimed" {
 			won++
-			if _, err := s.draft(ctx, c, `{"reply":"Hello Jane, your refund is on its way.","label":"refund"}`); err != nil {
+			d, err := s.draft(ctx, c, `{"reply":"Hello Jane, your refund is on its way.","label":"refund"}`)
+			if err != nil {
 				return err
 			}
+			waiting = append(waiting, d)
 		}
 	}
 	s.say("12 deliveries, %d lease. The model has drafted; nothing has been sent.", won)
-	c, err := s.claim(ctx, "order", "order-100", s.event("order-100"))
+	_, d, err := s.work(ctx, "order", "order-100", `{"reply":"Order 100 is booked.","label":"order"}`)
 	if err != nil {
 		return err
 	}
-	if _, err := s.draft(ctx, c, `{"reply":"Order 100 is booked.","label":"order"}`); err != nil {
-		return err
-	}
+	waiting = append(waiting, d)
 	s.provider.Queue("/orders", mirror.AcceptThenStall(4*time.Second))
 	s.say("An order waits as well; its provider will accept it and then stall.\n")
-	s.say("Open    http://%s/console", s.listen)
+	for _, d := range waiting {
+		if d.Approval != nil {
+			s.say("Decide  http://%s/console/approvals/%s", s.listen, d.Approval.ID)
+		}
+	}
+	s.say("or see  http://%s/console", s.listen)
 	s.say("as      %s", approver)
 	s.say("with    %s", s.password)
 	s.say("\n(%s, same password, is the operator: switches, uncertain effects.)", operator)

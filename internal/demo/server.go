@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -35,12 +36,20 @@ func (s *server) start(ctx context.Context) error {
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "AI_ACTIONS_ENABLED=true", "HOLDPOINT_LISTEN=" + s.listen, "HOLDPOINT_EGRESS_ALLOW=127.0.0.0/8"}
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := s.cmd.Start(); err != nil {
+	cmd, started, ended := s.cmd, make(chan error, 1), make(chan error, 1)
+	go func() {
+		// The death signal belongs to the thread that started the child: it must live as long as the child does.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			ended <- cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		return fmt.Errorf("start the server: %w", err)
 	}
-	ended := make(chan error, 1)
-	cmd := s.cmd
-	go func() { ended <- cmd.Wait() }()
 	deadline := time.Now().Add(15 * time.Second)
 	for time.Now().Before(deadline) {
 		if resp, err := http.Get("http://" + s.listen + "/readyz"); err == nil {
