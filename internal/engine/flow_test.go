@@ -18,6 +18,7 @@ import (
 	"github.com/holdpoint/holdpoint/internal/egress"
 	"github.com/holdpoint/holdpoint/internal/engine"
 	"github.com/holdpoint/holdpoint/internal/payload"
+	"github.com/holdpoint/holdpoint/internal/store"
 	"github.com/holdpoint/holdpoint/internal/store/sqlstore"
 )
 
@@ -80,6 +81,12 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	return newWorldOver(t, func(s store.Store) store.Store { return s })
+}
+
+// newWorldOver is newWorld with something between engine and store.
+func newWorldOver(t *testing.T, between func(store.Store) store.Store) *world {
+	t.Helper()
 	w := &world{T: t, ctx: t.Context()}
 	var err error
 	w.provider, err = mirror.Start("127.0.0.1:0")
@@ -91,7 +98,7 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, w.store.Migrate(w.ctx))
 	master, err := payload.NewMaster([]byte(strings.Repeat("k", 32)))
 	require.NoError(t, err)
-	w.e, err = engine.New(engine.Options{Store: w.store, Master: master, PublicURL: "http://127.0.0.1:8470", ActionsEnabled: true})
+	w.e, err = engine.New(engine.Options{Store: between(w.store), Master: master, PublicURL: "http://127.0.0.1:8470", ActionsEnabled: true})
 	require.NoError(t, err)
 	local := engine.Local("default", "test")
 	require.NoError(t, w.e.CreateTenant(w.ctx, local, "default"))

@@ -158,11 +158,29 @@ func (e *Engine) Begin(ctx context.Context, owner string, t *Task, wireHash stri
 		}
 		begin.ProofUntil = first.Add(t.keyLife)
 	}
-	begun, err := e.store.BeginAttempts(ctx, owner, []store.AttemptBegin{begin})
+	begun, err := e.begin(ctx, owner, begin)
 	if err != nil || len(begun) == 0 {
 		return store.BegunAttempt{}, false, err
 	}
 	return begun[0], true, nil
+}
+
+// begin asks the store for one attempt, and for the same one again while its answer is lost and there is time to send.
+// Without that, an attempt that was committed and never sent would have to be found out about.
+func (e *Engine) begin(ctx context.Context, owner string, b store.AttemptBegin) ([]store.BegunAttempt, error) {
+	for until, wait := time.Now().Add(b.SendBefore), 20*time.Millisecond; ; wait *= 2 {
+		begun, err := e.store.BeginAttempts(ctx, owner, []store.AttemptBegin{b})
+		if !errors.Is(err, &holdpoint.Error{Code: holdpoint.CodeUnavailable}) || time.Now().Add(wait).After(until) {
+			return begun, err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, err
+		}
+	}
 }
 
 // Refuse settles a leased effect whose request could not be made: no attempt was begun and no byte left.
