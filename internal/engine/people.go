@@ -116,7 +116,8 @@ func Local(tenant, osUser string) holdpoint.Actor {
 }
 
 // LinkActor gives the person behind a challenge's token at link assurance, bound to that challenge's approval; not_found,
-// always alike, for a token that is unknown, used, revoked or expired. It changes nothing.
+// always alike, for a token that is unknown, revoked or expired. A token that is used up opens nothing any more, but whoever
+// has opened it before and repeats the decision, since the answer was lost, gets what stands. It changes nothing.
 func (e *Engine) LinkActor(ctx context.Context, token string) (holdpoint.Actor, holdpoint.Challenge, error) {
 	gone := holdpoint.Errorf(holdpoint.CodeNotFound, "this link does not open anything now; sign in to see what waits for you")
 	if k, ok := auth.KindOf(token); !ok || k != auth.KindChallenge {
