@@ -19,9 +19,16 @@ import (
 // Options are those of New. The zero value is usable.
 type Options struct {
 	Limits  payload.Limits      // of one body; a batch may be sixteen times as large
-	Limiter *httpserver.Limiter // nil: one with the default limits
+	Limiter *httpserver.Limiter // of all callers; nil: 5,000 calls a second for each live token, 500 for each address without one
 	Log     *slog.Logger        // nil discards
 }
+
+// What a live token may call in a second, and at once: far more than a workflow needs, and a bound for one that has gone
+// wild.
+const (
+	keyRate  = 5_000
+	keyBurst = 10_000
+)
 
 // document is the OpenAPI description of this package's routes. It is generated from them; a test holds it to them.
 //
@@ -32,19 +39,21 @@ var document []byte
 
 // server serves the routes.
 type server struct {
-	engine  *engine.Engine
-	limits  payload.Limits
-	limiter *httpserver.Limiter
-	log     *slog.Logger
-	mux     *http.ServeMux
+	engine    *engine.Engine
+	limits    payload.Limits
+	limiter   *httpserver.Limiter // of live tokens
+	strangers *httpserver.Limiter // of addresses without one
+	log       *slog.Logger
+	mux       *http.ServeMux
 }
 
 // New gives the handler of the HTTP API: all of /v1, /openapi.json, /healthz and /readyz. Put httpserver.Wrap around it.
 // Only a Bearer token authenticates a call; a cookie never does.
 func New(e *engine.Engine, o Options) http.Handler {
 	s := &server{engine: e, limits: o.Limits, limiter: o.Limiter, log: o.Log, mux: http.NewServeMux()}
+	s.strangers = s.limiter
 	if s.limiter == nil {
-		s.limiter = httpserver.NewLimiter(0, 0)
+		s.limiter, s.strangers = httpserver.NewLimiter(keyRate, keyBurst), httpserver.NewLimiter(0, 0)
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -100,7 +109,7 @@ func (s *server) handler(rt route) http.Handler {
 			return err
 		}
 		if rt.open {
-			err = s.limiter.Allow(httpserver.Address(r))
+			err = s.strangers.Allow(httpserver.Address(r))
 		} else {
 			c.actor, err = s.authenticate(r)
 		}
@@ -129,13 +138,13 @@ func (s *server) handler(rt route) http.Handler {
 // share one.
 func (s *server) authenticate(r *http.Request) (holdpoint.Actor, error) {
 	actor, err := s.bearer(r)
-	caller := "actor " + actor.ID
+	caller, limiter := "actor "+actor.ID, s.limiter
 	if errors.Is(err, &holdpoint.Error{Code: holdpoint.CodeUnauthenticated}) {
-		caller = httpserver.Address(r)
+		caller, limiter = httpserver.Address(r), s.strangers
 	} else if err != nil {
 		return actor, err
 	}
-	if limited := s.limiter.Allow(caller); limited != nil {
+	if limited := limiter.Allow(caller); limited != nil {
 		return actor, limited
 	}
 	if err == nil {
