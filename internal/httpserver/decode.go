@@ -71,7 +71,8 @@ func Unmarshal(doc []byte, v any) error {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &wrong) && wrong.Field != "":
-		return holdpoint.Errorf(holdpoint.CodeInvalidRequest, "%s must be %s.", Shown(wrong.Field), kindName(wrong.Type)).With("field", Shown(wrong.Field))
+		field := Shown(withoutEmbedded(wrong.Field, reflect.TypeOf(v).Elem()))
+		return holdpoint.Errorf(holdpoint.CodeInvalidRequest, "%s must be %s.", field, kindName(wrong.Type)).With("field", field)
 	case errors.As(err, &syntax):
 		return holdpoint.Errorf(holdpoint.CodeInvalidJSON, "The JSON is refused at byte %d: it is not well-formed.", syntax.Offset)
 	case err != nil:
@@ -147,6 +148,19 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 		}
 	}
 	return all
+}
+
+// withoutEmbedded takes the names of embedded structs, which no document shows, out of a path that encoding/json tells.
+func withoutEmbedded(path string, t reflect.Type) string {
+	for t.Kind() == reflect.Struct {
+		name, rest, below := strings.Cut(path, ".")
+		f, ok := t.FieldByName(name)
+		if !below || !ok || !f.Anonymous {
+			break
+		}
+		path, t = rest, f.Type
+	}
+	return path
 }
 
 var (
