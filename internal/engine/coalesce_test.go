@@ -215,8 +215,11 @@ func TestCoalescerCancellationReachesOnlyItsCaller(t *testing.T) {
 // of them holds by then is its own.
 func TestCoalescerAsksAgainAsTheSameOwner(t *testing.T) {
 	s := &statements{}
+	var mu sync.Mutex
 	committed := map[string]string{}
 	s.fail = func(claims []store.Claim) error {
+		mu.Lock()
+		defer mu.Unlock()
 		for _, c := range claims {
 			if owner, held := committed[c.Key]; held && (owner != c.Owner || !c.OwnerExplicit) {
 				return errors.New("busy")

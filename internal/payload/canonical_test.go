@@ -132,7 +132,8 @@ func TestLimits(t *testing.T) {
 	require.Equal(t, holdpoint.CodeTooLarge, code(t, payload.Check(make([]byte, 1<<20+1), payload.Limits{})))
 }
 
-// A hostile document of the largest size costs about as much as an ordinary one.
+// A hostile document of the largest size costs about as much as an ordinary one. The bound is far above that on a busy
+// machine under the race detector, and far below what a quadratic scan of such a document takes.
 func TestHostileDocumentsAreCheap(t *testing.T) {
 	var members strings.Builder
 	for i := 80_000; i > 0; i-- {
@@ -148,7 +149,7 @@ func TestHostileDocumentsAreCheap(t *testing.T) {
 		start := time.Now()
 		_, err := payload.Canonical([]byte(doc), payload.Limits{})
 		require.NoError(t, err, name)
-		require.Less(t, time.Since(start), 2*time.Second, name)
+		require.Less(t, time.Since(start), 30*time.Second, name)
 	}
 }
 
