@@ -15,7 +15,7 @@ import (
 )
 
 // SuiteTimeout is the timeout of one exchange that a connector under test must use.
-const SuiteTimeout = time.Second
+const SuiteTimeout = 3 * time.Second
 
 // SuitePath is where a connector under test must write to.
 const SuitePath = "/write"
@@ -87,6 +87,8 @@ func (b *bench) check(o holdpoint.Outcome, w want) {
 	if o.Result != w.result || o.Class != w.class || !slices.Contains(w.phases, o.Phase) {
 		b.Errorf("outcome %s %q %s (%s); want %s %q %v", o.Result, o.Class, o.Phase, o.Detail, w.result, w.class, w.phases)
 	}
+	// What was written completely arrives, however late the provider comes to read it.
+	b.until("the writes arrive", func() bool { return len(b.p.Writes()) >= w.wire })
 	if got := len(b.p.Writes()); got != w.wire {
 		b.Errorf("%d writes arrived, want %d", got, w.wire)
 	}
