@@ -36,7 +36,7 @@ func (s *server) start(ctx context.Context) error {
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "AI_ACTIONS_ENABLED=true", "HOLDPOINT_LISTEN=" + s.listen, "HOLDPOINT_EGRESS_ALLOW=127.0.0.0/8"}
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd, started, ended := s.cmd, make(chan error, 1), make(chan error, 1)
+	cmd, started, ended := s.cmd, make(chan error, 1), make(chan struct{})
 	go func() {
 		// The death signal belongs to the thread that started the child: it must live as long as the child does.
 		runtime.LockOSThread()
@@ -44,7 +44,8 @@ func (s *server) start(ctx context.Context) error {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			ended <- cmd.Wait()
+			_ = cmd.Wait() // it is killed on purpose; what it said is in its log
+			close(ended)
 		}
 	}()
 	if err := <-started; err != nil {
@@ -59,9 +60,9 @@ func (s *server) start(ctx context.Context) error {
 			}
 		}
 		select {
-		case err := <-ended:
+		case <-ended:
 			text, _ := os.ReadFile(filepath.Join(s.dir, "server.log"))
-			return fmt.Errorf("the server ended at once (%v): %s", err, text)
+			return fmt.Errorf("the server ended at once: %s", text)
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(20 * time.Millisecond):
