@@ -6,6 +6,7 @@ package killpoint
 
 import (
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 )
@@ -19,7 +20,11 @@ func Reach(point string) {
 	}
 	switch how {
 	case "stop":
-		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		// A signal to the process may be taken by any thread, while this one runs on for a moment. A signal to this very
+		// thread is taken before the call returns.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		_, _, _ = syscall.RawSyscall(syscall.SYS_TGKILL, uintptr(os.Getpid()), uintptr(syscall.Gettid()), uintptr(syscall.SIGSTOP))
 	case "kill":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
