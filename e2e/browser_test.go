@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,16 +36,17 @@ func newBrowser(t testing.TB) *browser {
 	require.NoError(t, err)
 	from, answers, err := os.Pipe()
 	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), testenv.Chromium(t), append(testenv.ChromiumFlags, "--user-data-dir="+t.TempDir(), "--remote-debugging-pipe")...)
-	cmd.ExtraFiles = []*os.File{commands, answers} // descriptors 3 and 4
+	cmd := exec.Command(testenv.Chromium(t), append(slices.Clone(testenv.ChromiumFlags), profile(t), "--remote-debugging-pipe")...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // its helpers end with it
+	cmd.ExtraFiles = []*os.File{commands, answers}                                    // descriptors 3 and 4
 	require.NoError(t, cmd.Start())
 	require.NoError(t, commands.Close())
 	require.NoError(t, answers.Close())
 	b := &browser{t: t, to: to, from: from, reader: bufio.NewReader(from)}
 	t.Cleanup(func() {
-		_ = to.Close() // it ends when its pipe does
+		_ = to.Close()
 		_ = from.Close()
-		_ = cmd.Process.Kill()
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
 	})
 	var target struct {
@@ -56,6 +59,16 @@ func newBrowser(t testing.TB) *browser {
 	require.NoError(t, b.do("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached))
 	b.session = attached.SessionID
 	return b
+}
+
+// profile is the flag that gives a browser a directory of its own. A helper of the browser may still write there while it
+// is removed, which is no fault of the test.
+func profile(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "holdpoint-browser-")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return "--user-data-dir=" + dir
 }
 
 // do makes one call and waits for its answer; what the browser tells unasked is passed over.

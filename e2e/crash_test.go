@@ -172,7 +172,8 @@ func TestPausedAndTakenOver(t *testing.T) {
 // then what became of it: after the restart it is unknown, nothing is sent again, and an operator says what is true.
 func TestKilledDuringCall(t *testing.T) {
 	on(t, func(t *testing.T, p place) {
-		w := newWorld(t, p, governed)
+		// The call lasts long enough for another server to start while it is under way.
+		w := newWorld(t, p, strings.Replace(governed, "timeout: 2s", "timeout: 8s", 1))
 		w.provider.Queue("/mail", mirror.AcceptThenStall(time.Hour))
 		s := w.serve(serving{})
 		s.switchOn()
@@ -184,7 +185,7 @@ func TestKilledDuringCall(t *testing.T) {
 		if p == sqlite {
 			s.kill()
 			s = w.serve(serving{})
-		} else { // a second server is there already and takes over
+		} else { // a second server is there when it happens, and takes over
 			second := w.serve(serving{})
 			s.kill()
 			s = second
@@ -194,6 +195,7 @@ func TestKilledDuringCall(t *testing.T) {
 
 		x := s.awaitEffect(runID, later, holdpoint.EffectUnknown)
 		require.True(t, x.PossiblyCommitted)
+		require.Equal(t, holdpoint.ClassCrash, x.FailureClass)
 		require.Equal(t, 1, x.Attempts)
 		// Others go on while this one waits for a person.
 		s.awaitEffect(s.released("ticket", "ticket-2"), soon, holdpoint.EffectCompleted)

@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/cookiejar"
@@ -255,13 +256,7 @@ func TestMail(t *testing.T) {
 		c := o.claim("ticket", "ticket-1")
 		a := o.draft(c, reply)
 		mails := o.mails(2)
-		require.Equal(t, []string{ana, ben}, slices.Sorted(func(yield func(string) bool) {
-			for to := range mails {
-				if !yield(to) {
-					return
-				}
-			}
-		}))
+		require.Equal(t, []string{ana, ben}, slices.Sorted(maps.Keys(mails)))
 		address, token := o.link(mails[ben])
 		_, anas := o.link(mails[ana])
 		require.NotEqual(t, token, anas)
@@ -359,7 +354,7 @@ func (o *office) robot(t *testing.T, address string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), later)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, testenv.Chromium(t), append(testenv.ChromiumFlags, "--user-data-dir="+t.TempDir(),
+	out, err := exec.CommandContext(ctx, testenv.Chromium(t), append(slices.Clone(testenv.ChromiumFlags), profile(t),
 		"--virtual-time-budget=10000", "--dump-dom", address)...).Output()
 	require.NoError(t, err)
 	require.Contains(t, string(out), "<form", "the page was there")
