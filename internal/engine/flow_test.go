@@ -207,6 +207,7 @@ func TestGovernedPath(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "Send 1 e-mail to jane@acme.example", card.Sentence)
 	require.True(t, card.MayDecide)
+	require.Equal(t, []string{"type /reply"}, card.Faults)
 	require.Equal(t, []string{"ana@acme.example"}, card.Eligible)
 
 	_, err = w.e.Decide(w.ctx, w.machine, d.Approval.ID, engine.DecisionRequest{Decision: holdpoint.DecisionApprove, Digest: d.Approval.Digest})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdpoint/holdpoint"
@@ -268,6 +269,7 @@ type Card struct {
 	Effects   []EffectView          `json:"effects"` // exactly the effects of the approval's revision
 	FirstTime map[string]bool       `json:"first_time"`
 	Draft     DraftView             `json:"draft"`
+	Faults    []string              `json:"faults"` // what was wrong with outputs that were sent to repair: code and pointer
 	Asked     []holdpoint.Challenge `json:"asked"`
 	Eligible  []string              `json:"eligible"` // e-mail addresses of who may decide
 	Earlier   []holdpoint.Run       `json:"earlier"`  // other runs of the same record
@@ -322,6 +324,9 @@ func (e *Engine) Approval(ctx context.Context, a holdpoint.Actor, id, language s
 			c.Draft = d
 		}
 	}
+	if c.Faults, err = e.faults(ctx, rec.Run); err != nil {
+		return Card{}, err
+	}
 	for _, ch := range rec.Challenges {
 		if ch.ApprovalID == ap.ID {
 			c.Asked = append(c.Asked, ch)
@@ -358,6 +363,24 @@ func (e *Engine) Approval(ctx context.Context, a holdpoint.Actor, id, language s
 		err = e.noteReading(ctx, a, rec.Run, "approval")
 	}
 	return c, err
+}
+
+// faults reads from the evidence what was wrong with the outputs that did not pass.
+func (e *Engine) faults(ctx context.Context, run holdpoint.Run) ([]string, error) {
+	out := []string{}
+	if run.Repairs == 0 {
+		return out, nil
+	}
+	events, err := e.store.Events(ctx, run.Tenant, run.ID)
+	for _, ev := range events {
+		codes, _ := ev.Data["codes"].([]any)
+		for _, code := range codes {
+			if text, ok := code.(string); ok && ev.Type == "draft.rejected" {
+				out = append(out, strings.TrimSpace(text))
+			}
+		}
+	}
+	return out, err
 }
 
 // cardEffects puts the effects of the approval's revision on the card: the planned ones until release, then the outbox rows.
