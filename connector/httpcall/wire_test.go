@@ -183,7 +183,7 @@ func TestStoppedProcessWritesNothing(t *testing.T) {
 		return
 	}
 	s := startRaw(t, answerOK)
-	before := time.Now().Add(2 * time.Second)
+	before := time.Now().Add(5 * time.Second)
 	child := exec.Command(os.Args[0], "-test.run=^TestStoppedProcessWritesNothing$")
 	child.Env = append(os.Environ(), role+"="+s.url(), role+"_BEFORE="+before.Format(time.RFC3339Nano))
 	stdin, err := child.StdinPipe()
@@ -198,6 +198,12 @@ func TestStoppedProcessWritesNothing(t *testing.T) {
 	require.Equal(t, "reached\n", line)
 
 	require.NoError(t, child.Process.Signal(syscall.SIGSTOP))
+	require.Eventually(t, func() bool { // the signal is sent; now every thread must have taken it
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child.Process.Pid))
+		require.NoError(t, err)
+		_, after, _ := strings.Cut(string(stat), ") ")
+		return strings.HasPrefix(after, "T")
+	}, 10*time.Second, time.Millisecond)
 	_, err = io.WriteString(stdin, "go\n")
 	require.NoError(t, err)
 	time.Sleep(time.Until(before.Add(10 * time.Millisecond)))
