@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -199,10 +200,16 @@ func TestStoppedProcessWritesNothing(t *testing.T) {
 
 	require.NoError(t, child.Process.Signal(syscall.SIGSTOP))
 	require.Eventually(t, func() bool { // the signal is sent; now every thread must have taken it
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child.Process.Pid))
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", child.Process.Pid))
 		require.NoError(t, err)
-		_, after, _ := strings.Cut(string(stat), ") ")
-		return strings.HasPrefix(after, "T")
+		for _, task := range tasks {
+			stat, err := os.ReadFile(task)
+			_, after, _ := strings.Cut(string(stat), ") ")
+			if err != nil || !strings.HasPrefix(after, "T") {
+				return false
+			}
+		}
+		return len(tasks) > 0
 	}, 10*time.Second, time.Millisecond)
 	_, err = io.WriteString(stdin, "go\n")
 	require.NoError(t, err)
