@@ -130,7 +130,7 @@ func (e *Engine) plan(ctx context.Context, a holdpoint.Actor, rec store.Record, 
 			Run: policy.RunInfo{ID: run.ID, Key: run.Key, Workflow: run.Workflow, Tenant: run.Tenant}})
 		switch {
 		case errors.Is(err, &holdpoint.Error{Code: holdpoint.CodeRender}):
-			e.log.WarnContext(ctx, "effects not rendered", "run", run.ID, "workflow", run.Workflow)
+			e.log.WarnContext(ctx, "effects not rendered", "run", run.ID, "workflow", run.Workflow, "error", err) // names expressions, never values
 			rendered, kind, why = nil, "review", "soft_failure"
 		case err != nil:
 			return d, err

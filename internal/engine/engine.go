@@ -59,7 +59,7 @@ func New(o Options) (*Engine, error) {
 		return nil, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "HOLDPOINT_PUBLIC_URL must be an absolute http or https address")
 	}
 	if public.Scheme == "http" && !loopback(public.Hostname()) {
-		return nil, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "HOLDPOINT_PUBLIC_URL must be https outside this machine: approval links and log-ins travel over it")
+		return nil, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "set HOLDPOINT_PUBLIC_URL to the https address under which people reach this server; outside this machine it must be https: approval links and log-ins travel over it")
 	}
 	e := &Engine{store: o.Store, master: o.Master, secrets: o.Secrets, public: public, enabled: o.ActionsEnabled, limits: o.Limits,
 		log: o.Log, rand: o.Rand, passwords: o.Passwords, logins: auth.NewLimiter(10, 5, 10_000)}
@@ -175,6 +175,22 @@ func (k *tenantKeys) of(ctx context.Context, tenant string) (keyPair, error) {
 	}
 	k.known.Store(tenant, p)
 	return p, nil
+}
+
+// CheckMaster fails, with the name of the tenant, if the master key is not the one that the store was made with.
+func (e *Engine) CheckMaster(ctx context.Context) error {
+	tenants, err := e.store.ListTenants(ctx)
+	if err != nil {
+		return err
+	}
+	for _, t := range tenants {
+		if _, err := e.keys.of(ctx, t.Name); errors.Is(err, &holdpoint.Error{Code: holdpoint.CodeInternal}) {
+			return holdpoint.Errorf(holdpoint.CodeNotAllowedNow, "the secret key does not open what tenant %s has sealed; restore the key that this store was made with", t.Name).Wrap(err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // CreateTenant makes a tenant with fresh keys; its switches start off.

@@ -100,7 +100,7 @@ func (e *Engine) Bearer(ctx context.Context, token string) (holdpoint.Actor, err
 }
 
 func unauthenticated() error {
-	return holdpoint.Errorf(holdpoint.CodeUnauthenticated, "send a valid token as Authorization: Bearer, or sign in")
+	return holdpoint.Errorf(holdpoint.CodeUnauthenticated, "this token is unknown, revoked or expired; send a live one as Authorization: Bearer, or sign in")
 }
 
 func asUnauthenticated(err error) error {
@@ -302,7 +302,11 @@ func (e *Engine) Revoke(ctx context.Context, by holdpoint.Actor, email, role str
 	if err := e.keepAdmin(ctx, by.Tenant, x.ID, role); err != nil {
 		return err
 	}
-	return e.store.RevokeRole(ctx, by.Tenant, x.ID, role, who(by))
+	err = e.store.RevokeRole(ctx, by.Tenant, x.ID, role, who(by))
+	if errors.Is(err, &holdpoint.Error{Code: holdpoint.CodeNotFound}) {
+		return holdpoint.Errorf(holdpoint.CodeNotFound, "%s has no grant of the role %s; a role that the policy gives is taken back there", x.Email, role)
+	}
+	return err
 }
 
 // keepAdmin refuses a change after which nobody would administer the tenant or own its policy: the person loses role, or

@@ -162,7 +162,7 @@ func (e *Engine) PutPolicy(ctx context.Context, a holdpoint.Actor, p PolicyPropo
 		return StoredPolicy{}, holdpoint.Errorf(holdpoint.CodeInvalidPolicy, "correct the findings and propose the policy again").With("findings", findings)
 	}
 	if l.Tenant != a.Tenant {
-		return StoredPolicy{}, holdpoint.Errorf(holdpoint.CodeInvalidPolicy, "the document is for tenant %q; propose it there", l.Tenant)
+		return StoredPolicy{}, holdpoint.Errorf(holdpoint.CodeInvalidPolicy, "the document says tenant: %s, and you work in %s; correct the document, or propose it there", l.Tenant, a.Tenant)
 	}
 	err := e.store.PutPolicy(ctx, store.PolicyRow{Tenant: a.Tenant, Hash: l.Hash, Document: p.Document, Files: p.Files, CreatedBy: who(a).ID}, who(a))
 	return StoredPolicy{Hash: l.Hash, Findings: findings}, err
