@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"errors"
 	"net/mail"
 	"regexp"
 	"slices"
@@ -11,6 +12,8 @@ import (
 
 	"cel.dev/cel-go/cel"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/holdpoint/holdpoint"
 )
 
 // Effect is the rule by which a draft becomes one external write, or one for each item of a list.
@@ -154,10 +157,18 @@ func (o *object) contract(files map[string][]byte, opts Options) (name string, s
 		o.fail(n, "invalid_contract", "make %s a JSON Schema object: it is not a JSON object", name)
 	} else if opts.CheckContract != nil {
 		if err := opts.CheckContract(name, schema); err != nil {
-			o.fail(n, "invalid_contract", "correct the schema %s: %v", name, err)
+			o.fail(n, "invalid_contract", "correct the schema %s: %s", name, sentence(err))
 		}
 	}
 	return name, schema
+}
+
+// sentence gives an error's own words, without its code and its cause.
+func sentence(err error) string {
+	if known := (*holdpoint.Error)(nil); errors.As(err, &known) {
+		return known.Message
+	}
+	return err.Error()
 }
 
 func (o *object) lease() Lease {
