@@ -73,6 +73,9 @@ func (p *program) approvalsShow() *cobra.Command {
 	return c
 }
 
+// digestLength is the length of a digest: SHA-256 in hexadecimal.
+const digestLength = 64
+
 // approvalsDecide makes the commands approve, reject and send-back.
 func (p *program) approvalsDecide(name, about string, decision holdpoint.Decision) *cobra.Command {
 	q := client.DecisionRequest{Decision: decision}
@@ -88,12 +91,19 @@ func (p *program) approvalsDecide(name, about string, decision holdpoint.Decisio
 		Args:    cobra.ExactArgs(1),
 		RunE: p.do(func(ctx context.Context, cmd *cobra.Command, args []string) error {
 			return p.overAPI(cmd, func(r *remote) error {
+				if len(q.Digest) != digestLength {
+					return usagef("--digest takes all %d characters of the digest, as holdpoint approvals show %s prints it", digestLength, args[0])
+				}
 				out, err := r.Decide(ctx, args[0], q)
 				if err != nil {
 					return err
 				}
-				return p.done(out, "Approval %s is %s; the run is %s with %s.", out.Approval.ID, out.Approval.State,
-					withReason(string(out.Run.State), string(out.Run.Reason)), count(len(out.Effects), "effect"))
+				effects := ""
+				if len(out.Effects) > 0 {
+					effects = " with " + count(len(out.Effects), "effect")
+				}
+				return p.done(out, "Approval %s is %s; the run is %s%s.", out.Approval.ID, out.Approval.State,
+					withReason(string(out.Run.State), string(out.Run.Reason)), effects)
 			})
 		}),
 	}

@@ -73,7 +73,11 @@ func (p *program) connectorRelease() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return p.done(map[string]any{"connector": args[0], "released": released}, "Connector %s is released; %s may go on.", args[0], count(released, "effect"))
+				note := ""
+				if released == 0 {
+					note = " What was approved for another version of it stays held; holdpoint effects list --state pending shows what waits."
+				}
+				return p.done(map[string]any{"connector": args[0], "released": released}, "Connector %s is released; %s may go on.%s", args[0], count(released, "effect"), note)
 			})
 		}),
 	}

@@ -43,7 +43,7 @@ func (p *program) withDesk(ctx context.Context, cmd *cobra.Command, work func(de
 	if err != nil {
 		return err
 	}
-	return work(r)
+	return r.explain(work(r))
 }
 
 func (l *localStore) createKey(ctx context.Context, name string, scopes []holdpoint.Scope) (client.NewKey, error) {

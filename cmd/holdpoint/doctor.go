@@ -190,6 +190,27 @@ func (x *examination) database(ctx context.Context, s settings) {
 	x.clock(now.Sub(began.Add(took / 2)))
 	x.durability(ctx, s, watch)
 	x.tenants(ctx, db)
+	x.sealed(ctx, s)
+}
+
+// sealed tries the secret key on what the store has sealed; what keeps the store from being opened is said elsewhere.
+func (x *examination) sealed(ctx context.Context, s settings) {
+	o, err := s.appOptions()
+	if err != nil {
+		return
+	}
+	o.PublicURL = "" // judged by its own check
+	o.Listen = ""
+	e, closer, err := app.OpenStore(ctx, o)
+	if err != nil {
+		return
+	}
+	defer func() { _ = closer.Close() }() // nothing was written
+	if err := e.CheckMaster(ctx); err != nil {
+		x.fail("sealed content", "it cannot be opened", ownWords(err))
+		return
+	}
+	x.ok("sealed content", "the secret key opens it")
 }
 
 // plain gives an error without its code.

@@ -77,12 +77,15 @@ func (p *program) effectsShow() *cobra.Command {
 // sayEffect shows one effect and what may be done about it.
 func sayEffect(w io.Writer, x client.Effect) {
 	fmt.Fprintf(w, "Effect %s of run %s\n\n", x.ID, x.RunID)
-	doubt := ""
+	doubt, next := "", ""
+	if x.State == holdpoint.EffectPending && x.Hold == holdpoint.HoldNone {
+		next = atOf(x.NextAttemptAt)
+	}
 	if x.PossiblyCommitted {
 		doubt = "yes: the provider may have accepted an attempt"
 	}
 	pairs(w, "slot", x.Slot, "type", x.Type, "target", x.Target, "connector", x.Connector, "provider", x.Provider, "state", effectState(x.Effect),
-		"possibly committed", doubt, "provider's id", x.ProviderID, "reference", x.Reference, "next attempt", atOf(x.NextAttemptAt),
+		"possibly committed", doubt, "provider's id", x.ProviderID, "reference", x.Reference, "next attempt", next,
 		"next look-up", atOf(x.NextLookupAt), "send by", atOf(x.ExecuteBy), "payload hash", x.PayloadHash)
 	if len(x.Payload) > 0 {
 		fmt.Fprintln(w, "\nPayload:")
@@ -105,8 +108,25 @@ func sayEffect(w io.Writer, x client.Effect) {
 		fmt.Fprintf(w, "\nNobody knows whether the provider has it; it is not sent again. Look there for the reference, or let Holdpoint look:\n"+
 			"  holdpoint effects reconcile %s\nThen record what is true:\n"+
 			"  holdpoint effects resolve %s --verdict sent|not_sent|abandon --reason \"…\"\n", x.ID, x.ID)
-	case x.State == holdpoint.EffectPending && x.Hold != holdpoint.HoldNone && x.Hold != holdpoint.HoldSwitch && x.Hold != holdpoint.HoldExpired:
-		fmt.Fprintf(w, "\nIt is held. Mend what caused it, then: holdpoint connector release %s\n", x.Connector)
+	case x.State == holdpoint.EffectPending:
+		sayHold(w, x)
+	}
+}
+
+// sayHold says what lifts a hold, and what ends the effect where only a new decision would.
+func sayHold(w io.Writer, x client.Effect) {
+	cancel := fmt.Sprintf("  holdpoint effects cancel %s --reason \"…\"\n", x.ID)
+	switch x.Hold {
+	case holdpoint.HoldSwitch:
+		fmt.Fprintln(w, "\nIt is sent by itself when every switch that concerns it is on: holdpoint switch status")
+	case holdpoint.HoldCredentials, holdpoint.HoldPermission, holdpoint.HoldQuota:
+		fmt.Fprintf(w, "\nIt is held. Mend what caused it at the provider, then:\n  holdpoint connector release %s\n", x.Connector)
+	case holdpoint.HoldConfiguration:
+		fmt.Fprintf(w, "\nIt is held: the connector's address, certificate or secrets do not work, or it is no longer the connector that was approved.\n"+
+			"Mend it, or activate the policy that was approved again, then:\n  holdpoint connector release %s\nElse end it, and let a correction be decided anew:\n%s", x.Connector, cancel)
+	case holdpoint.HoldAuthority, holdpoint.HoldExpired:
+		fmt.Fprintf(w, "\nIt is held: %s. End it, and let a correction be decided anew:\n%s",
+			map[holdpoint.Hold]string{holdpoint.HoldAuthority: "whoever approved it may not do so any more", holdpoint.HoldExpired: "its time to be sent is over"}[x.Hold], cancel)
 	}
 }
 

@@ -60,6 +60,14 @@ func (p *program) exitCode(err error) int {
 	return exitFailed
 }
 
+// ownWords gives an error's sentence without its code and its cause.
+func ownWords(err error) string {
+	if known := (*holdpoint.Error)(nil); errors.As(err, &known) {
+		return known.Message
+	}
+	return err.Error()
+}
+
 // end tells an error on the diagnostics stream, one sentence or one JSON object, and gives the exit code.
 func (p *program) end(err error) int {
 	code := p.exitCode(err)
@@ -83,11 +91,8 @@ func (p *program) end(err error) int {
 			return code
 		}
 	}
-	message := err.Error()
-	switch {
-	case errors.As(err, &known):
-		message = known.Message
-	case errors.Is(err, context.Canceled):
+	message := ownWords(err)
+	if !errors.As(err, &known) && errors.Is(err, context.Canceled) {
 		message = "stopped before it was done"
 	}
 	_, _ = fmt.Fprintln(p.err, visible("holdpoint: "+message))

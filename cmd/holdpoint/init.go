@@ -243,7 +243,7 @@ func sayInitialised(w io.Writer, i initialised) {
 	pairs(w, "policy", i.Config, "secret key", i.SecretKeyFile, "machine key", i.APIKey, "person", i.Admin.Email,
 		"password", i.Admin.Password, "token", i.Admin.Token)
 	fmt.Fprint(w, "\nKeep a copy of the secret key: without it nobody can read the store. Key, password and token are not shown again.\n\n"+
-		"Next:\n"+
-		"  AI_ACTIONS_ENABLED=true holdpoint serve\n"+
-		"  HOLDPOINT_TOKEN=… holdpoint switch on global tenant --reason \"…\"\n")
+		"Next, where the policy is:\n"+
+		"  AI_ACTIONS_ENABLED=true HOLDPOINT_EGRESS_ALLOW=127.0.0.0/8 holdpoint serve    # the sample sends to this machine\n"+
+		"  HOLDPOINT_TOKEN=… holdpoint switch on global tenant --reason \"first day\"        # until then nothing is sent\n")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/google/uuid"
@@ -11,10 +12,15 @@ import (
 
 	"github.com/holdpoint/holdpoint"
 	"github.com/holdpoint/holdpoint/client"
+	"github.com/holdpoint/holdpoint/internal/auth"
 )
 
 // remote is a server, reached with one token.
-type remote struct{ *client.Client }
+type remote struct {
+	*client.Client
+	url   string
+	token string
+}
 
 // remote makes the client that HOLDPOINT_URL and HOLDPOINT_TOKEN describe.
 func (p *program) remote(cmd *cobra.Command) (*remote, error) {
@@ -25,7 +31,21 @@ func (p *program) remote(cmd *cobra.Command) (*remote, error) {
 	if s.Token == "" {
 		return nil, usagef("set HOLDPOINT_TOKEN, or name a file that holds it with --token-file: this command calls the server at %s", s.URL)
 	}
-	return &remote{client.New(s.URL, s.Token)}, nil
+	return &remote{client.New(s.URL, s.Token), s.URL, s.Token}, nil
+}
+
+// explain says what only the caller's side knows about an error: that no connection was made, or whose token it was.
+func (r *remote) explain(err error) error {
+	var wire *net.OpError
+	if errors.As(err, &wire) && wire.Op == "dial" {
+		return holdpoint.Errorf(holdpoint.CodeUnavailable, "nothing answers at %s, so nothing was done; start holdpoint serve, or correct HOLDPOINT_URL", r.url).Wrap(err)
+	}
+	kind, _ := auth.KindOf(r.token)
+	var known *holdpoint.Error
+	if kind == auth.KindMachine && errors.As(err, &known) && known.Code == holdpoint.CodeForbidden {
+		return holdpoint.Errorf(known.Code, "%s HOLDPOINT_TOKEN holds a machine key; set it to a person's token.", known.Message).Wrap(err)
+	}
+	return err
 }
 
 // find gives the run that an id or an idempotency key names. A key that several workflows use needs the workflow.

@@ -26,6 +26,7 @@ func newRoot(p *program) *cobra.Command {
 			"and proves it afterwards.",
 		Example: "  holdpoint init\n" +
 			"  AI_ACTIONS_ENABLED=true holdpoint serve",
+		Version:      buildVersion().String(),
 		SilenceUsage: true, SilenceErrors: true,
 		Args: cobra.ArbitraryArgs, // the group answers for a name that no command has
 	}
@@ -33,6 +34,7 @@ func newRoot(p *program) *cobra.Command {
 	root.SetIn(p.in)
 	root.SetOut(p.out)
 	root.SetErr(p.err)
+	root.SetVersionTemplate("holdpoint {{.Version}}\n")
 	root.PersistentFlags().BoolVar(&p.json, "json", false, "answer as JSON")
 	root.CompletionOptions.DisableDefaultCmd = false
 	root.AddCommand(
@@ -43,7 +45,23 @@ func newRoot(p *program) *cobra.Command {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	describeGenerated(root)
+	explainArguments(root)
 	return root
+}
+
+// explainArguments makes a command with the wrong number of arguments answer how it is written.
+func explainArguments(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			if check(cmd, args) != nil {
+				return usagef("write it as %s; see %s --help", strings.TrimSuffix(cmd.UseLine(), " [flags]"), cmd.CommandPath())
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		explainArguments(sub)
+	}
 }
 
 // group is a command that only holds others.
@@ -82,8 +100,17 @@ func describeGenerated(root *cobra.Command) {
 		switch c.Name() {
 		case "help":
 			c.Example = "  holdpoint help runs show"
+			c.Run, c.RunE = nil, func(_ *cobra.Command, args []string) error {
+				asked, rest, err := root.Find(args)
+				if err != nil || len(rest) > 0 {
+					return usagef("there is no command %s; see holdpoint --help", strings.Join(args, " "))
+				}
+				return asked.Help()
+			}
 		case "completion":
 			c.Example = "  holdpoint completion bash > /etc/bash_completion.d/holdpoint"
+			c.Args = cobra.ArbitraryArgs
+			asGroup(c)
 			for _, shell := range c.Commands() {
 				if shell.Example == "" {
 					shell.Example = "  holdpoint completion " + shell.Name()

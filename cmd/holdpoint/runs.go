@@ -24,7 +24,7 @@ func (p *program) overAPI(cmd *cobra.Command, work func(*remote) error) error {
 	if err != nil {
 		return err
 	}
-	return work(r)
+	return r.explain(work(r))
 }
 
 // pageFlags adds the flags of lists that come in pages.

@@ -77,6 +77,9 @@ func processed(v client.Run) string {
 	case "yes":
 		return "Yes, completely."
 	case "in_progress":
+		if v.State == holdpoint.RunApproved {
+			return "Not yet; what was approved is not settled."
+		}
 		return "It is being worked on."
 	case "waiting":
 		if v.State == holdpoint.RunAwaitingHuman {
@@ -178,8 +181,12 @@ func sayCard(w io.Writer, c client.Card) {
 	a := c.Approval
 	fmt.Fprintln(w, orElse(c.Sentence, "You may not see what this would send."))
 	fmt.Fprintln(w)
-	pairs(w, "approval", a.ID, "state", string(a.State), "digest", a.Digest, "decide by", at(a.ApproveBy), "send by", atOf(a.ExecuteBy),
-		"if nobody decides", "the run ends and nothing is sent", "approvals", fmt.Sprintf("%d given, %d missing", c.Given, c.Missing))
+	by, otherwise := "", ""
+	if a.State == holdpoint.ApprovalPending {
+		by, otherwise = at(a.ApproveBy), "the run ends and nothing is sent"
+	}
+	pairs(w, "approval", a.ID, "state", string(a.State), "digest", a.Digest, "decide by", by, "send by", atOf(a.ExecuteBy),
+		"if nobody decides", otherwise, "approvals", fmt.Sprintf("%d given, %d missing", c.Given, c.Missing))
 	for i, x := range c.Effects {
 		first := ""
 		if c.FirstTime[x.Slot] {
@@ -199,16 +206,46 @@ func sayCard(w io.Writer, c client.Card) {
 	}
 	fmt.Fprintln(w)
 	m := c.Draft.Model
-	pairs(w, "why it stopped", a.Why, "policy", short(a.PolicyHash), "model", strings.TrimSpace(strings.Join([]string{m.EndpointClass, m.Name, m.Revision}, " ")),
+	pairs(w, "why it stopped", whyHeld(a.Why), "policy", short(a.PolicyHash), "model", strings.TrimSpace(strings.Join([]string{m.EndpointClass, m.Name, m.Revision}, " ")),
 		"workflow", a.Workflow, "run", a.RunID, "key", c.Run.Key, "source", c.Draft.SourceURL, "earlier runs of the record", positive(len(c.Earlier)),
 		"may decide", strings.Join(c.Eligible, ", "), "you act as", c.ActAs)
 	if c.Standing != nil {
-		fmt.Fprintf(w, "\n%s decided %s on %s.\n", c.Standing.Email, c.Standing.Decision, at(c.Standing.CreatedAt))
+		fmt.Fprintf(w, "\n%s decided on %s: %s.\n", c.Standing.Email, at(c.Standing.CreatedAt), c.Standing.Decision)
 	}
 	if c.MayDecide {
-		fmt.Fprintf(w, "\nYou may decide:\n  holdpoint approvals approve %s --digest %s\n  holdpoint approvals reject %s --digest %s --reason \"…\"\n",
-			a.ID, a.Digest, a.ID, a.Digest)
+		fmt.Fprintln(w, "\nYou may decide:")
+		for _, d := range a.Allowed {
+			sayDecision(w, a, d)
+		}
 	} else if c.WhyNot != "" {
 		fmt.Fprintf(w, "\nYou cannot decide: %s\n", c.WhyNot)
 	}
+}
+
+// sayDecision writes the command that decides d; one that has none is left out.
+func sayDecision(w io.Writer, a client.Approval, d holdpoint.Decision) {
+	command := map[holdpoint.Decision]string{holdpoint.DecisionApprove: "approve", holdpoint.DecisionReject: "reject", holdpoint.DecisionSendBack: "send-back"}[d]
+	if command == "" {
+		return
+	}
+	reason := ""
+	if d != holdpoint.DecisionApprove {
+		reason = " --reason \"…\""
+	}
+	fmt.Fprintf(w, "  holdpoint approvals %s %s --digest %s%s\n", command, a.ID, a.Digest, reason)
+}
+
+// whyHeld says in words why a draft stopped at its gate.
+func whyHeld(why string) string {
+	switch why {
+	case "gate":
+		return "the policy asks a person before it acts"
+	case "refusal":
+		return "the model refused to answer"
+	case "soft_failure":
+		return "no effect could be made from this draft; the server's log says which expression of the policy failed"
+	case "no_effect":
+		return "by the policy nothing follows from this draft"
+	}
+	return why
 }

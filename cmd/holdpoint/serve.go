@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,7 +23,7 @@ func (p *program) serveCommand() *cobra.Command {
 			"JSON lines on the diagnostics stream and never hold content. Nothing is sent unless AI_ACTIONS_ENABLED is exactly true and\n" +
 			"the switches global and tenant are on.",
 		Example: examples("AI_ACTIONS_ENABLED=true holdpoint serve",
-			"HOLDPOINT_DB=postgres://holdpoint@db/holdpoint holdpoint serve --roles api --listen 0.0.0.0:8470"),
+			"HOLDPOINT_DB=postgres://holdpoint@db/holdpoint holdpoint serve --roles api --listen 0.0.0.0:8470 --public-url https://holdpoint.acme.example"),
 		Args: cobra.NoArgs,
 		RunE: p.do(func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 			s, err := p.settings(cmd)
@@ -38,6 +39,9 @@ func (p *program) serveCommand() *cobra.Command {
 			a, err := app.New(ctx, o)
 			if err != nil {
 				return err
+			}
+			if err := a.Engine().CheckMaster(ctx); err != nil {
+				return errors.Join(err, stop(ctx, a))
 			}
 			return p.serve(ctx, a, s)
 		}),
@@ -71,7 +75,7 @@ func (p *program) serve(ctx context.Context, a *app.App, s settings) error {
 		if said.Addr == "" {
 			fmt.Fprintln(w, "Holdpoint sends and looks up; it does not listen.")
 		} else {
-			fmt.Fprintf(w, "Holdpoint answers on http://%s, for people at %s.\n", said.Addr, said.URL)
+			fmt.Fprintf(w, "Holdpoint answers on http://%s, for people at %s/console.\n", said.Addr, strings.TrimRight(said.URL, "/"))
 		}
 		if !said.ActionsEnabled {
 			fmt.Fprintln(w, "Nothing is sent: AI_ACTIONS_ENABLED is not true.")

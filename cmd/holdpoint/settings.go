@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -111,6 +112,9 @@ func (p *program) settings(cmd *cobra.Command) (settings, error) {
 		}
 		s.egress = append(s.egress, prefix)
 	}
+	if _, port, err := net.SplitHostPort(s.Listen); err != nil || port == "" {
+		return s, usagef("HOLDPOINT_LISTEN is an address with a port such as 127.0.0.1:8470; %q is none", s.Listen)
+	}
 	if s.PublicURL == "" {
 		s.PublicURL = "http://" + s.Listen
 	}
@@ -169,7 +173,7 @@ const masterKeyBytes = 32
 func readMasterKey(path string) ([]byte, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, usagef("there is no secret key at %s; run holdpoint init, or say with HOLDPOINT_SECRET_KEY_FILE where it is", path)
+		return nil, usagef("there is no secret key at %s; restore the one that the store was made with, say with HOLDPOINT_SECRET_KEY_FILE where it is, or begin with holdpoint init", path)
 	}
 	if err != nil {
 		return nil, usagef("the secret key %s cannot be read; run as the user who owns it", path)

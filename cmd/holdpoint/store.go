@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/user"
@@ -73,6 +74,9 @@ func (p *program) openStore(ctx context.Context, cmd *cobra.Command) (*localStor
 	e, closer, err := app.OpenStore(ctx, o)
 	if err != nil {
 		return nil, err
+	}
+	if err := e.CheckMaster(ctx); err != nil {
+		return nil, errors.Join(err, closer.Close())
 	}
 	name := engine.DefaultTenant
 	if f := cmd.Flags().Lookup("tenant"); f != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdpoint/holdpoint"
 	"github.com/holdpoint/holdpoint/client"
+	"github.com/holdpoint/holdpoint/internal/policy"
 )
 
 func (p *program) switchCommand() *cobra.Command {
@@ -115,8 +116,12 @@ func (p *program) switchSet(name, about string, on bool) *cobra.Command {
 					return errors.Join(failed...)
 				}
 				return errors.Join(p.answer(out, func(w io.Writer) {
+					names := r.scopes(ctx)
 					for _, s := range out["switches"] {
 						fmt.Fprintf(w, "The switch %s is %s.\n", s.Scope, onOff(s.On))
+						if names != nil && !names[s.Scope] {
+							fmt.Fprintf(w, "Look at the name again: nothing in the active policy is %s, so it concerns nothing now.\n", s.Scope)
+						}
 					}
 					sayFlight(w, out["switches"][len(out["switches"])-1].InFlight)
 				}), errors.Join(failed...))
@@ -126,4 +131,31 @@ func (p *program) switchSet(name, about string, on bool) *cobra.Command {
 	apiFlags(c)
 	reasonFlag(c, &reason, true)
 	return c
+}
+
+// scopes gives the switches that concern something in the active policy, or nil if this token may not read the policy.
+func (r *remote) scopes(ctx context.Context) map[string]bool {
+	stored, err := r.Policy(ctx, "active")
+	if err != nil {
+		return nil
+	}
+	files := map[string][]byte{}
+	for name, body := range stored.Files {
+		files[name] = []byte(body)
+	}
+	active, _ := policy.Parse([]byte(stored.Document), files, policy.Options{})
+	if active == nil {
+		return nil
+	}
+	names := map[string]bool{"global": true, "tenant": true, "messages": true}
+	for connector := range active.Connectors {
+		names["connector:"+connector] = true
+	}
+	for name, w := range active.Workflows {
+		names["workflow:"+name] = true
+		for _, x := range w.Effects {
+			names["type:"+x.Type] = true
+		}
+	}
+	return names
 }

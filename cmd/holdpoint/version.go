@@ -26,21 +26,27 @@ func (p *program) versionCommand() *cobra.Command {
 		Example: examples("holdpoint version", "holdpoint version --json"),
 		Args:    cobra.NoArgs,
 		RunE: p.do(func(context.Context, *cobra.Command, []string) error {
-			v := version{Version: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-			if b, ok := debug.ReadBuildInfo(); ok {
-				v.Version = b.Main.Version
-				for _, s := range b.Settings {
-					switch s.Key {
-					case "vcs.revision":
-						v.Revision = s.Value
-					case "vcs.modified":
-						v.Modified = s.Value == "true"
-					}
-				}
-			}
-			return p.answer(v, func(w io.Writer) {
-				fmt.Fprintf(w, "holdpoint %s (%s, %s)\n", v.Version, v.Go, v.Platform)
-			})
+			v := buildVersion()
+			return p.answer(v, func(w io.Writer) { fmt.Fprintf(w, "holdpoint %s\n", v) })
 		}),
 	}
 }
+
+// buildVersion reads what the build recorded.
+func buildVersion() version {
+	v := version{Version: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if b, ok := debug.ReadBuildInfo(); ok {
+		v.Version = b.Main.Version
+		for _, s := range b.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				v.Revision = s.Value
+			case "vcs.modified":
+				v.Modified = s.Value == "true"
+			}
+		}
+	}
+	return v
+}
+
+func (v version) String() string { return fmt.Sprintf("%s (%s, %s)", v.Version, v.Go, v.Platform) }
