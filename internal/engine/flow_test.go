@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -40,14 +39,14 @@ connectors:
     success: [200, 201]
     provider_id: /id
     lookup: {url: "PROVIDER/objects?ref=${effect.reference}", found: "size(response.results) == 1", absent: "size(response.results) == 0", provider_id: /results/0/id, max_lag: 1s, settle: [1s, 1s, 1s]}
-    timeout: 1s
+    timeout: 3s
   blind:
     kind: http
     method: POST
     url: "PROVIDER/blind"
     body: {text: "${effect.payload.text}"}
     success: [200]
-    timeout: 1s
+    timeout: 3s
 workflows:
   ticket-reply:
     contract: reply.json
@@ -112,7 +111,7 @@ func newWorldOver(t *testing.T, between func(store.Store) store.Store) *world {
 	w.machine, err = w.e.Bearer(w.ctx, key.Key)
 	require.NoError(t, err)
 	w.ana, w.ops = w.login("ana@acme.example"), w.login("ops@acme.example")
-	d := dispatch.New(dispatch.Options{Engine: w.e, Guard: &egress.Guard{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, Wake: w.store.Wake(), Poll: 50 * time.Millisecond, Margin: time.Second, SendWindow: time.Second})
+	d := dispatch.New(dispatch.Options{Engine: w.e, Guard: &egress.Guard{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, Wake: w.store.Wake(), Poll: 50 * time.Millisecond})
 	d.Start()
 	t.Cleanup(func() { require.NoError(t, d.Stop(context.Background())) })
 	return w
@@ -179,14 +178,14 @@ func (w *world) approve(d engine.DraftAnswer) engine.DecisionAnswer {
 // until waits for a run to satisfy ok.
 func (w *world) until(runID, what string, ok func(engine.RunView) bool) engine.RunView {
 	w.Helper()
-	var v engine.RunView
-	require.Eventually(w, func() bool {
-		var err error
-		v, err = w.e.Run(w.ctx, w.ops, runID)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		v, err := w.e.Run(w.ctx, w.ops, runID)
 		require.NoError(w, err)
-		return ok(v)
-	}, 20*time.Second, 20*time.Millisecond, "%s: %v", what, fmt.Sprintf("%+v", v.Run.State))
-	return v
+		if ok(v) {
+			return v
+		}
+		require.False(w, time.Now().After(end), "%s did not come about; the run is %s %s", what, v.State, v.Reason)
+	}
 }
 
 func TestGovernedPath(t *testing.T) {
@@ -235,7 +234,7 @@ func TestGovernedPath(t *testing.T) {
 func TestAcceptThenStallEndsUnknownAndIsNeverRepeated(t *testing.T) {
 	w := newWorld(t)
 	w.switchOn()
-	w.provider.Queue("/blind", mirror.AcceptThenStall(3*time.Second))
+	w.provider.Queue("/blind", mirror.AcceptThenStall(time.Minute))
 	c := w.claim("order", "order-1")
 	w.approve(w.draft(c, `{"reply":"booked"}`))
 	v := w.until(c.Run.ID, "unknown", func(v engine.RunView) bool {
@@ -255,7 +254,7 @@ func TestAcceptThenStallEndsUnknownAndIsNeverRepeated(t *testing.T) {
 func TestAcceptThenStallIsFoundByLookUp(t *testing.T) {
 	w := newWorld(t)
 	w.switchOn()
-	w.provider.Queue("/notes", mirror.AcceptThenStall(3*time.Second))
+	w.provider.Queue("/notes", mirror.AcceptThenStall(time.Minute))
 	c := w.claim("ticket-reply", "ticket-2")
 	w.approve(w.draft(c, `{"reply":"Hello"}`))
 	v := w.until(c.Run.ID, "completed", func(v engine.RunView) bool { return v.State == holdpoint.RunCompleted })
