@@ -131,6 +131,7 @@ type Card struct {
 	Effects   []Effect              `json:"effects"`
 	FirstTime map[string]bool       `json:"first_time"`
 	Draft     DraftView             `json:"draft"`
+	Faults    []string              `json:"faults"`
 	Asked     []holdpoint.Challenge `json:"asked"`
 	Eligible  []string              `json:"eligible"`
 	Earlier   []holdpoint.Run       `json:"earlier"`

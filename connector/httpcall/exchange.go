@@ -1,6 +1,7 @@
 package httpcall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -170,8 +171,54 @@ type conn struct {
 	net.Conn
 	wire *wire
 
-	mu sync.Mutex
-	x  *exchange
+	mu      sync.Mutex
+	x       *exchange
+	reading bool          // the transport waits for bytes: it holds none that it has not looked at
+	asked   chan struct{} // closed when it does; nil while nobody waits for that
+}
+
+// quietWait bounds how long a reused connection may take to show that nothing of the exchange before is left over.
+const quietWait = time.Second
+
+// quiet waits until the transport reads from the socket again. Then its buffer is empty, so that no left-over answer can
+// be taken for the answer to the next request; what it finds left over while no request is under way makes it close the
+// connection.
+func (c *conn) quiet() bool {
+	c.mu.Lock()
+	if c.reading {
+		c.mu.Unlock()
+		return true
+	}
+	if c.asked == nil {
+		c.asked = make(chan struct{})
+	}
+	asked := c.asked
+	c.mu.Unlock()
+	timer := time.NewTimer(quietWait)
+	defer timer.Stop()
+	select {
+	case <-asked:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+func (c *conn) setReading(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reading = on
+	if on && c.asked != nil {
+		close(c.asked)
+		c.asked = nil
+	}
+}
+
+// Close implements net.Conn. Whoever waits for the connection learns from its first write that it is closed.
+func (c *conn) Close() error {
+	err := c.Conn.Close()
+	c.setReading(true)
+	return err
 }
 
 func (c *conn) owner() *exchange {
@@ -188,6 +235,11 @@ func (c *conn) bind(x *exchange) {
 		x.refused = errSecond
 	}
 	x.mu.Unlock()
+	if !c.quiet() {
+		x.mu.Lock()
+		x.refused = cmp.Or(x.refused, errStray)
+		x.mu.Unlock()
+	}
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,7 +271,9 @@ func (c *conn) Write(p []byte) (int, error) {
 
 // Read implements net.Conn. Bytes that no request has asked for break the connection; the transport would log them.
 func (c *conn) Read(p []byte) (int, error) {
+	c.setReading(true)
 	n, err := c.Conn.Read(p)
+	c.setReading(false)
 	if n > 0 {
 		x := c.owner()
 		if x == nil {

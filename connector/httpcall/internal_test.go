@@ -115,9 +115,15 @@ func TestAnswerBeforeTheRequestIsNotBelieved(t *testing.T) {
 		t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
 		w := &wire{Conn: near}
 		now := time.Now()
-		return &conn{Conn: w, wire: w}, newExchange(now, now.Add(time.Minute), nil), far
+		return &conn{Conn: w, wire: w, reading: true}, newExchange(now, now.Add(time.Minute), nil), far
 	}
 	buf := make([]byte, 8)
+
+	c, x, _ := start()
+	c.reading = false // the transport holds bytes that it has not looked at
+	c.bind(x)
+	_, err := c.Write([]byte("POST"))
+	require.ErrorIs(t, err, errStray, "they could pass for the answer")
 
 	c, _, far := start()
 	go func() { _, _ = io.WriteString(far, "HTTP/1.1") }()
@@ -125,7 +131,7 @@ func TestAnswerBeforeTheRequestIsNotBelieved(t *testing.T) {
 	require.ErrorIs(t, err, errStray, "nobody has asked")
 	require.Zero(t, n)
 
-	c, x, far := start()
+	c, x, far = start()
 	c.bind(x)
 	go func() { _, _ = io.WriteString(far, "HTTP/1.1") }()
 	_, err = c.Read(buf)
