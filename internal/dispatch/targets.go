@@ -5,9 +5,14 @@ import (
 	"time"
 
 	"github.com/holdpoint/holdpoint"
+	"github.com/holdpoint/holdpoint/internal/policy"
 )
 
-// targets keeps one slow or throttling provider from taking all places of the send loop.
+// growEvery is how many accepted requests in a row earn a target one more request at once.
+const growEvery = 20
+
+// targets keeps one slow, failing or throttling provider from taking all places of the send loop, and lets the flow to a
+// provider that has failed ramp up again.
 type targets struct {
 	mu    sync.Mutex
 	free  int
@@ -15,8 +20,11 @@ type targets struct {
 }
 
 type target struct {
-	busy, limit int
-	until       time.Time // throttled: nothing to this provider before then
+	busy     int
+	limit    int       // requests at once that policy allows
+	allowed  int       // requests at once now: halved by a failure that says so, one more after growEvery successes
+	accepted int       // successes in a row since allowed last changed
+	until    time.Time // throttled: nothing to this provider before then
 }
 
 func newTargets(places int) *targets { return &targets{free: places, known: map[string]*target{}} }
@@ -28,10 +36,10 @@ func (t *targets) room() (int, []string) {
 	var full []string
 	now := time.Now()
 	for name, x := range t.known {
-		if x.busy >= x.limit || now.Before(x.until) {
+		if x.busy >= x.allowed || now.Before(x.until) {
 			full = append(full, name)
-		} else if x.busy == 0 && x.until.IsZero() {
-			delete(t.known, name)
+		} else if x.busy == 0 && x.allowed == x.limit {
+			delete(t.known, name) // nothing to remember
 		}
 	}
 	// A lease may bring several effects of one provider; at most a quarter of the places at once keeps others alive.
@@ -42,12 +50,16 @@ func (t *targets) room() (int, []string) {
 func (t *targets) take(provider string, limit int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	limit = max(1, limit)
 	x := t.known[provider]
 	if x == nil {
-		x = &target{}
+		x = &target{limit: limit, allowed: limit}
 		t.known[provider] = x
 	}
-	if x.limit = max(1, limit); x.busy >= x.limit {
+	if x.limit != limit { // another connector of the same provider, or another policy
+		x.limit, x.allowed = limit, min(x.allowed, limit)
+	}
+	if x.busy >= x.allowed || time.Now().Before(x.until) {
 		return false
 	}
 	x.busy++
@@ -62,14 +74,28 @@ func (t *targets) give(provider string) {
 	t.free++
 }
 
-// learn notes that a provider asked for a pause: the whole target waits, not one row.
+// learn adapts the flow to what a request met: a pause that the provider asked for holds the whole target and not one row;
+// a failure for which the matrix says so, or a provider that cannot be reached, halves what goes out at once; successes
+// let it grow again.
 func (t *targets) learn(provider string, o holdpoint.Outcome) {
-	if o.Class != holdpoint.ClassThrottled || o.RetryAfter <= 0 {
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if x := t.known[provider]; x != nil {
+	x := t.known[provider]
+	if x == nil {
+		return
+	}
+	if o.Result == holdpoint.Accepted {
+		if x.accepted++; x.accepted >= growEvery && x.allowed < x.limit {
+			x.allowed, x.accepted = x.allowed+1, 0
+		}
+		return
+	}
+	concurrency := policy.Row(o.Class).Concurrency
+	switch {
+	case concurrency == policy.ConcurrencyReduce, concurrency == policy.ConcurrencyGate, o.Class == holdpoint.ClassConnect:
+		x.allowed, x.accepted = max(1, x.allowed/2), 0
+	}
+	if o.Class == holdpoint.ClassThrottled && o.RetryAfter > 0 {
 		x.until = time.Now().Add(o.RetryAfter)
 	}
 }
