@@ -208,6 +208,9 @@ func (e *Engine) Settle(ctx context.Context, owner string, t *Task, a store.Begu
 		return store.Settled{}, err
 	}
 	s.AttemptID, s.Version = a.ID, a.Version
+	if s.State == holdpoint.EffectPending && o.Result == holdpoint.Unclear {
+		s.Next = max(s.Next, a.SendBefore.Sub(now)) // a repetition starts only when this request can begin no more
+	}
 	settled, err := e.store.SettleAttempts(ctx, owner, []store.Settlement{s})
 	if err != nil {
 		return store.Settled{}, err

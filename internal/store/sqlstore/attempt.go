@@ -345,9 +345,6 @@ func (m *mover) apply(ctx context.Context, e *holdpoint.Effect, r store.Settleme
 		return m.end(ctx, e, cmp.Or(r.Reason, reasonBudget))
 	case to == holdpoint.EffectPending:
 		at := m.now.Add(max(r.Next, 0))
-		if unclear && e.SendBefore != nil && at.Before(*e.SendBefore) {
-			at = *e.SendBefore // a repetition starts only when the first request can begin no more
-		}
 		e.Hold, e.NextAttemptAt = r.Hold, &at
 		switch {
 		case r.Hold != holdpoint.HoldNone:
