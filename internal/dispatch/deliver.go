@@ -12,12 +12,11 @@ import (
 	"github.com/holdpoint/holdpoint/internal/store"
 )
 
-// The message lane: leases outlast one delivery, and retries go on, ever slower, until a message is delivered or has been
-// tried for about three days.
+// The message lane: leases outlast one delivery, and retries go on, ever slower, until a message is delivered or its
+// receiver says that it never will be.
 const (
 	messageBatch = 16
 	messageLease = time.Minute
-	messageTries = 40
 )
 
 // deliver sends due messages. They carry no effect and are not stopped by the effect switch, only by scope messages.
@@ -45,7 +44,7 @@ func (d *Dispatcher) message(ctx context.Context, m store.Message) {
 	}
 	var permanent *notify.Permanent
 	switch {
-	case errors.As(err, &permanent), err != nil && m.Attempts >= messageTries:
+	case errors.As(err, &permanent):
 		state, detail = "failed", err.Error()
 	case err != nil:
 		state, detail, wait = "pending", err.Error(), backoff(m.Attempts)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdpoint/holdpoint"
 	"github.com/holdpoint/holdpoint/internal/engine"
+	"github.com/holdpoint/holdpoint/internal/payload"
 	"github.com/holdpoint/holdpoint/internal/store"
 )
 
@@ -41,7 +42,7 @@ func (d *Dispatcher) send(ctx context.Context) (bool, error) {
 
 // one carries one effect from its lease to its settlement.
 func (d *Dispatcher) one(ctx context.Context, t *engine.Task) {
-	log := d.o.Log.With("effect", t.ID, "run", t.RunID, "tenant", t.Tenant, "workflow", t.Workflow, "connector", t.ConnectorName(), "type", t.Type)
+	log := d.o.Log.With("effect", t.ID, "run", t.RunID, "key_hash", payload.Hash([]byte(t.RunKeyT))[:16], "tenant", t.Tenant, "workflow", t.Workflow, "connector", t.ConnectorName(), "type", t.Type)
 	c := d.connectors.of(t.Tenant, t.Connector)
 	defer c.release()
 	call, err := c.Prepare(t.Vars)
