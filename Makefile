@@ -10,8 +10,8 @@ golangci := .cache/bin/golangci-lint-$(golangci_version)
 .PHONY: demo build test lint e2e deps format vet layout race fuzz generated clean
 
 ## The main job in front of your eyes: deliveries, duplicates, an approval page, a provider that stalls.
-demo:
-	go run ./cmd/holdpoint demo $(ARGS)
+demo: build
+	@bin/holdpoint demo $(ARGS)
 
 ## One static binary, bin/holdpoint.
 build:

@@ -173,6 +173,8 @@ func (a *App) handler(nonces []byte) http.Handler {
 		switch p := r.URL.Path; {
 		case strings.HasPrefix(p, "/v1/"), p == "/openapi.json", p == "/healthz", p == "/readyz":
 			machine.ServeHTTP(w, r)
+		case p == "/" && r.Method == http.MethodGet:
+			http.Redirect(w, r, a.engine.PublicURL("/console"), http.StatusSeeOther)
 		default:
 			people.ServeHTTP(w, r)
 		}

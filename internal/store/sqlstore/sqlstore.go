@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -84,6 +85,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 }
 
 func (s *Store) openSQLite(path string) error {
+	// The files beside the store get its permissions: keys, addresses and hashes are for this user alone.
+	if f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600); err == nil {
+		_ = f.Close()
+	}
 	dsn := "file:" + path + "?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)"
 	var err error
 	if s.write, err = sql.Open("sqlite", dsn+"&_txlock=immediate"); err != nil {
