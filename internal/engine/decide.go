@@ -131,7 +131,7 @@ func (e *Engine) Decide(ctx context.Context, a holdpoint.Actor, approvalID strin
 func (e *Engine) decisionMessages(ctx context.Context, ap holdpoint.Approval, p *loaded, channels []string, typ string) ([]store.Message, error) {
 	var out []store.Message
 	for _, name := range channels {
-		if personal(p.Channels[name]) {
+		if p.Channels[name].Private() {
 			continue
 		}
 		m, err := e.message(ctx, holdpoint.MessageRecord{Tenant: ap.Tenant, RunID: ap.RunID, ApprovalID: ap.ID, Type: typ, Channel: name},

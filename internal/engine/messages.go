@@ -62,7 +62,7 @@ func (e *Engine) ask(ctx context.Context, d *store.Draft, p *loaded, w *policy.W
 			m := messageData{Type: "approval.requested", ApprovalID: d.Approval.ID, RunID: run.ID, Workflow: run.Workflow, Person: x.Email,
 				Sentence: lang.Sentence(x.Language, items)}
 			record := holdpoint.MessageRecord{Tenant: run.Tenant, RunID: run.ID, ApprovalID: d.Approval.ID, Type: m.Type, Channel: name, Email: x.Email}
-			if personal(c) {
+			if c.Private() {
 				ch := holdpoint.Challenge{ID: newID(), Tenant: run.Tenant, ApprovalID: d.Approval.ID, Email: x.Email, Channel: name}
 				d.Challenges = append(d.Challenges, ch)
 				record.ChallengeID = ch.ID
@@ -79,9 +79,6 @@ func (e *Engine) ask(ctx context.Context, d *store.Draft, p *loaded, w *policy.W
 	}
 	return nil
 }
-
-// personal reports whether a channel reaches one person's own address, so that its link may carry a token.
-func personal(c *policy.Channel) bool { return c != nil && (c.Kind == "smtp" || c.Personal) }
 
 // message seals one message for the lane.
 func (e *Engine) message(ctx context.Context, r holdpoint.MessageRecord, m messageData) (store.Message, error) {
@@ -220,7 +217,7 @@ func (e *Engine) PrepareDelivery(ctx context.Context, m store.Message) (Delivery
 		}
 		data.ApproveBy = &ap.ApproveBy
 		data.Link = e.PublicURL("/console/approvals/" + m.ApprovalID)
-		if m.ChallengeID != "" && personal(d.Channel) {
+		if m.ChallengeID != "" && d.Channel.Private() {
 			token := auth.Mint(auth.KindChallenge)
 			if err := e.store.MintChallengeToken(ctx, m.Tenant, m.ChallengeID, token.Hash); err != nil {
 				return d, err

@@ -10,7 +10,6 @@ import (
 
 	"github.com/holdpoint/holdpoint"
 	"github.com/holdpoint/holdpoint/internal/auth"
-	"github.com/holdpoint/holdpoint/internal/policy"
 )
 
 // The limits of a session.
@@ -408,6 +407,3 @@ func (e *Engine) RevokeKey(ctx context.Context, by holdpoint.Actor, id string) e
 	}
 	return e.store.RevokeKey(ctx, by.Tenant, id, who(by))
 }
-
-// PolicyMatrix is the failure matrix as the product applies it.
-func PolicyMatrix() []policy.MatrixRow { return policy.Matrix }
