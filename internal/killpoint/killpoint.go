@@ -6,3 +6,6 @@ package killpoint
 
 // Reach marks the point named.
 func Reach(string) {}
+
+// At marks one point of a verb, as Reach(verb.point).
+func At(_, _ string) {}

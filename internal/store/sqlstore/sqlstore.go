@@ -23,6 +23,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/holdpoint/holdpoint"
+	"github.com/holdpoint/holdpoint/internal/killpoint"
 	"github.com/holdpoint/holdpoint/internal/store"
 )
 
@@ -273,9 +274,11 @@ func (s *Store) once(ctx context.Context, verb string, fn func(t *tx) error) (er
 	if err := fn(&tx{Tx: raw, s: s}); err != nil {
 		return err
 	}
+	killpoint.At(verb, "before_commit")
 	if err := raw.Commit(); err != nil {
 		return fmt.Errorf("%s: commit: %w", verb, err)
 	}
+	killpoint.At(verb, "committed")
 	return nil
 }
 
