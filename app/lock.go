@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/holdpoint/holdpoint"
+	"github.com/holdpoint/holdpoint/internal/killpoint"
 )
 
 type noLock struct{}
@@ -28,5 +29,6 @@ func lockStore(db string) (io.Closer, error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, errors.Join(holdpoint.Errorf(holdpoint.CodeNotAllowedNow, "another server holds this SQLite store; stop it first, or use PostgreSQL for several servers"), f.Close())
 	}
+	killpoint.Reach("app.locked")
 	return f, nil
 }

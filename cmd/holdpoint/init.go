@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdpoint/holdpoint"
 	"github.com/holdpoint/holdpoint/internal/engine"
+	"github.com/holdpoint/holdpoint/internal/killpoint"
 )
 
 // initialised is what init answers. Key, password and token are shown this once.
@@ -113,10 +114,12 @@ func initialise(ctx context.Context, s settings, admin string) (out initialised,
 	if err != nil {
 		return out, errors.Join(err, removeAll(written))
 	}
+	killpoint.Reach("init.files_written")
 	out, depends, err := fillStore(ctx, s, admin, document, schema)
 	if err != nil && !depends {
 		err = errors.Join(err, removeAll(append(written, sqliteFiles(s.DB)...)))
 	}
+	killpoint.Reach("init.before_answer")
 	out.Config, out.SecretKeyFile = s.Config, s.SecretKeyFile
 	return out, err
 }

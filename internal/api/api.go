@@ -13,6 +13,7 @@ import (
 	"github.com/holdpoint/holdpoint"
 	"github.com/holdpoint/holdpoint/internal/engine"
 	"github.com/holdpoint/holdpoint/internal/httpserver"
+	"github.com/holdpoint/holdpoint/internal/killpoint"
 	"github.com/holdpoint/holdpoint/internal/payload"
 )
 
@@ -122,6 +123,9 @@ func (s *server) handler(rt route) http.Handler {
 		a, err := rt.serve(c)
 		if err != nil {
 			return err
+		}
+		if r.Method != http.MethodGet {
+			killpoint.Reach("api.before_answer")
 		}
 		if a.retryAfter > 0 {
 			w.Header().Set("Retry-After", retryAfter(a.retryAfter))

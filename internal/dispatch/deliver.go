@@ -40,7 +40,9 @@ func (d *Dispatcher) message(ctx context.Context, m store.Message) {
 	case err == nil && delivery.Drop != "":
 		state, detail = "dropped", delivery.Drop
 	case err == nil:
+		d.o.Reach("dispatch.message_prepared")
 		err = d.hand(ctx, delivery)
+		d.o.Reach("dispatch.message_accepted")
 	}
 	var permanent *notify.Permanent
 	switch {

@@ -111,8 +111,10 @@ func (d *Dispatcher) lookUp(ctx context.Context) (bool, error) {
 			ctx := context.WithoutCancel(ctx)
 			c := d.connectors.of(t.Tenant, t.Connector)
 			defer c.release()
+			d.o.Reach("dispatch.before_look_up")
 			asked := time.Now()
 			f := c.Find(ctx, t.Vars)
+			d.o.Reach("dispatch.look_up_answered")
 			settled, err := d.o.Engine.SettleLookup(ctx, d.owner, t, f, time.Since(asked))
 			if err != nil {
 				d.o.Log.ErrorContext(ctx, "look-up not recorded", "effect", t.ID, "run", t.RunID, "error", err)

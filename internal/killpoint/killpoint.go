@@ -7,5 +7,5 @@ package killpoint
 // Reach marks the point named.
 func Reach(string) {}
 
-// At marks one point of a verb, as Reach(verb.point).
+// At marks one point of a verb of the store, as Reach("store." + Name(verb) + "." + point).
 func At(_, _ string) {}

@@ -130,6 +130,7 @@ func (s *Store) openPostgres(dsn string) error {
 func (s *Store) Migrate(ctx context.Context) error {
 	return s.schema(ctx, "migrate", func(p *goose.Provider) error {
 		_, err := p.Up(ctx)
+		killpoint.Reach("store.migrate.committed")
 		return err
 	})
 }
@@ -202,6 +203,7 @@ func (s *Store) migrations() ([]*goose.Migration, error) {
 				if _, err := tx.ExecContext(ctx, part); err != nil {
 					return fmt.Errorf("%s: %w", name, err)
 				}
+				killpoint.Reach("store.migrate.statement")
 			}
 			return nil
 		}}, nil))
