@@ -15,7 +15,7 @@ import (
 
 // The bounds of a claim.
 const (
-	maxClaims = 1000        // rows of one statement; SQLite takes 32,766 parameters
+	maxClaims = 1000        // of one call
 	notedEach = 20          // duplicates and mismatches of a run that become events one by one; the statements say it too
 	sweptSoon = time.Second // retry-after of a run that no claim may take and the sweeper has yet to end
 )
@@ -40,12 +40,6 @@ func (s *Store) ClaimRuns(ctx context.Context, claims []store.Claim) ([]store.Cl
 	for i, n := range order {
 		sorted[i] = claims[n]
 	}
-	// SQLite searches its list of parameters for each of them, so that time grows with the square of their number; there
-	// the transaction is the only writer, and several statements in it are as good as one.
-	size := maxClaims
-	if !s.postgres {
-		size = 50
-	}
 	var results map[identity]store.ClaimResult
 	err := s.do(ctx, "ClaimRuns", func(t *tx) error {
 		results = make(map[identity]store.ClaimResult, len(claims))
@@ -55,19 +49,15 @@ func (s *Store) ClaimRuns(ctx context.Context, claims []store.Claim) ([]store.Cl
 		if err != nil {
 			return err
 		}
-		var events []event
-		for part := range slices.Chunk(sorted, size) {
-			won, err := t.claim(ctx, now, part, results)
-			if err != nil {
-				return err
-			}
-			counted, err := t.countClaims(ctx, now, part, results)
-			if err != nil {
-				return err
-			}
-			events = append(append(events, won...), counted...)
+		won, err := t.claim(ctx, now, sorted, results)
+		if err != nil {
+			return err
 		}
-		return t.record(ctx, now, events...)
+		counted, err := t.countClaims(ctx, now, sorted, results)
+		if err != nil {
+			return err
+		}
+		return t.record(ctx, now, append(won, counted...)...)
 	})
 	if err != nil {
 		return nil, err
@@ -88,39 +78,44 @@ func (i identity) compare(j identity) int {
 
 func identityOf(c store.Claim) identity { return identity{c.Tenant, c.Scope, c.KeyHMAC} }
 
-// insertRun names the columns of newRun.
-const insertRun = `INSERT INTO runs (tenant, id, workflow, scope, key, key_hmac, key_flag, operation, record, fingerprint, fingerprint_rule,
- ignore_pointers, policy_hash, lease_owner, execution_id, trigger_source, workflow_version, delivery_id, run_key, payload, initiator, resume_url,
- state, reason, version, attempts, attempt_limit, round, steal_cap, duplicates, duplicates_noted, last_duplicate,
- lease_expires_at, lease_cap_at, claimed_at, retry_at, budget_until, created_at, updated_at) VALUES `
+// newRuns are the columns of a run's first row.
+var newRuns = columns(`tenant text, id text, workflow text, scope text, key text, key_hmac text, key_flag text, operation text, record text,
+ fingerprint text, fingerprint_rule text, ignore_pointers text, policy_hash text, lease_owner text, execution_id text, trigger_source text,
+ workflow_version text, delivery_id text, run_key bytes, payload bytes, initiator bytes, resume_url bytes, state text, reason text, version bigint,
+ attempts bigint, attempt_limit bigint, round bigint, steal_cap bigint, duplicates bigint, duplicates_noted bigint, last_duplicate bigint,
+ lease_expires_at bigint, lease_cap_at bigint, claimed_at bigint, retry_at bigint, budget_until bigint, event_seq bigint, created_at bigint, updated_at bigint`)
 
-// newRun writes the row of a new run: one that its claim works on, or one that is due for any claim. Numbers stand in
-// the text, which both databases read faster than parameters.
-func newRun(args []any, c store.Claim, now time.Time, claimed bool) (row string, _ []any) {
-	first, at := len(args)+1, now.UnixMicro()
-	var operation, record any
+// newRun is the row of a new run: one that its claim works on, with room for the event of that claim, or one that is
+// due for any claim.
+func newRun(c store.Claim, now time.Time, claimed bool) []any {
+	at := now.UnixMicro()
+	var operation, record, duplicate any
 	if c.Operation != nil {
 		operation, record = text(c.Operation), c.Operation.Record
 	}
-	ignore := c.Ignore
-	if ignore == nil {
-		ignore = []string{}
-	}
-	state, attempts, owner, execution := holdpoint.RunProcessing, 1, c.Owner, c.ExecutionID
-	lease := fmt.Sprintf("%d, %d, %d, NULL", at+micros(min(c.Lease, c.Cap)), at+micros(c.Cap), at)
-	if !claimed {
-		state, attempts, owner, execution = holdpoint.RunFailedRetryable, 0, "", ""
-		lease = fmt.Sprintf("NULL, NULL, NULL, %d", at)
-	}
-	duplicate := "NULL"
 	if c.Extra > 0 {
-		duplicate = fmt.Sprint(at)
+		duplicate = at
 	}
-	args = append(args, c.Tenant, c.RunID, c.Workflow, c.Scope, c.Key, c.KeyHMAC, c.KeyFlag, operation, record, c.Fingerprint, c.FingerprintRule,
-		text(ignore), c.PolicyHash, owner, execution, c.TriggerSource, c.WorkflowVersion, c.DeliveryID, c.RunKey, c.Payload, c.Initiator, c.ResumeURL)
-	return fmt.Sprintf("(%s, '%s', '', 1, %d, %d, 1, %d, %d, %d, %s, %s, %d, %d, %d)", params(first, len(args)+1-first), state, attempts,
-		c.AttemptLimit, c.StealCap, c.Extra, min(c.Extra, notedEach), duplicate, lease, at+micros(c.Budget), at, at), args
+	ignore := "[]"
+	if len(c.Ignore) > 0 {
+		ignore = text(c.Ignore)
+	}
+	row := []any{c.Tenant, c.RunID, c.Workflow, c.Scope, c.Key, c.KeyHMAC, c.KeyFlag, operation, record,
+		c.Fingerprint, c.FingerprintRule, ignore, c.PolicyHash, c.Owner, c.ExecutionID, c.TriggerSource,
+		c.WorkflowVersion, c.DeliveryID, c.RunKey, c.Payload, c.Initiator, c.ResumeURL, string(holdpoint.RunProcessing), "", int64(1),
+		int64(1), int64(c.AttemptLimit), int64(1), int64(c.StealCap), int64(c.Extra), int64(min(c.Extra, notedEach)), duplicate,
+		at + micros(min(c.Lease, c.Cap)), at + micros(c.Cap), at, nil, at + micros(c.Budget), int64(1), at, at}
+	if !claimed {
+		for name, v := range map[string]any{"lease_owner": "", "execution_id": "", "state": string(holdpoint.RunFailedRetryable), "attempts": int64(0),
+			"lease_expires_at": nil, "lease_cap_at": nil, "claimed_at": nil, "retry_at": at, "event_seq": int64(0)} {
+			row[slices.Index(newRuns.names, name)] = v
+		}
+	}
+	return row
 }
+
+// insertRuns inserts the rows of v in the order of claims.
+var insertRuns = " INSERT INTO runs (" + newRuns.list() + ") SELECT " + newRuns.list() + " FROM v WHERE true ORDER BY tenant, scope, key_hmac"
 
 // claimRows inserts or takes over; it is the only statement that gives a lease.
 //
@@ -139,7 +134,8 @@ const claimRows = ` ON CONFLICT (tenant, scope, key_hmac) DO UPDATE SET
  duplicates_noted = CASE WHEN runs.duplicates + excluded.duplicates <= 20 THEN runs.duplicates + excluded.duplicates
   WHEN runs.duplicates_noted < 20 THEN 20 ELSE runs.duplicates_noted END,
  last_duplicate = COALESCE(excluded.last_duplicate, runs.last_duplicate),
- retry_at = NULL, claimable_noted = 0, last_call = '', updated_at = excluded.updated_at
+ retry_at = NULL, claimable_noted = 0, last_call = '', updated_at = excluded.updated_at,
+ event_seq = runs.event_seq + CASE WHEN runs.state = 'processing' THEN 2 ELSE 1 END
  WHERE runs.fingerprint = excluded.fingerprint AND runs.fingerprint_rule = excluded.fingerprint_rule AND runs.budget_until > excluded.claimed_at
  AND (runs.state = 'failed_retryable' AND runs.retry_at <= excluded.claimed_at AND runs.attempts < runs.attempt_limit
   OR runs.state = 'processing' AND runs.lease_expires_at <= excluded.claimed_at AND runs.steals < runs.steal_cap)
@@ -147,20 +143,24 @@ const claimRows = ` ON CONFLICT (tenant, scope, key_hmac) DO UPDATE SET
 
 // claim runs the claim statement, puts the claims that won into results and gives their events.
 func (t *tx) claim(ctx context.Context, now time.Time, claims []store.Claim, results map[identity]store.ClaimResult) ([]event, error) {
-	var args []any
-	rows := make([]string, len(claims))
+	rows := make([][]any, len(claims))
 	for i, c := range claims {
-		rows[i], args = newRun(args, c, now, true)
+		rows[i] = newRun(c, now, true)
 	}
 	type winner struct {
 		run  holdpoint.Run
 		hmac string
 		seq  int64
 	}
-	returned, err := t.QueryContext(ctx, insertRun+strings.Join(rows, ", ")+claimRows, args...)
-	won, err := collect(returned, err, func(row scanner) (w winner, err error) {
-		w.run, err = scanRun(row, &w.hmac, &w.seq)
-		return w, err
+	var won []winner
+	err := t.each(newRuns, rows, nil, func(with string, args []any) error {
+		returned, err := t.QueryContext(ctx, with+insertRuns+claimRows, args...)
+		some, err := collect(returned, err, func(row scanner) (w winner, err error) {
+			w.run, err = scanRun(row, &w.hmac, &w.seq)
+			return w, err
+		})
+		won = append(won, some...)
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -176,23 +176,21 @@ func (t *tx) claim(ctx context.Context, now time.Time, claims []store.Claim, res
 			continue
 		}
 		r := store.ClaimResult{Outcome: holdpoint.Claimed, Run: w.run, Lease: lease(w.run), Now: now}
-		// Every run has its first event in the transaction that creates it: a row without one is new.
-		if w.seq > 0 {
+		if w.run.Version > 1 { // taken over: a new row has version 1
 			r.RecoveredFrom = string(holdpoint.RunFailedRetryable)
 			if w.run.Reason == holdpoint.ReasonExpiredLease {
 				r.RecoveredFrom = string(holdpoint.ReasonExpiredLease)
 			}
 		}
 		results[identityOf(c)] = r
-		events = append(events, claimedEvents(c, r)...)
+		claimed := claimedEvents(c, r)
+		for i := range claimed { // the statement has counted them
+			claimed[i].seq = w.seq - int64(len(claimed)-1-i)
+		}
+		events = append(events, claimed...)
 		events = append(events, duplicateEvents(c, r.Run, c.Extra, holdpoint.Busy)...)
 	}
 	return events, nil
-}
-
-// params writes n placeholders from $first on.
-func params(first, n int) string {
-	return strings.Trim(tuples(1, n, first), "()")
 }
 
 func claimedEvents(c store.Claim, r store.ClaimResult) []event {
@@ -234,6 +232,9 @@ const isDuplicate = `CASE WHEN runs.fingerprint_rule <> v.rule OR runs.fingerpri
   WHEN runs.state = 'processing' AND runs.lease_expires_at > CAST($1 AS BIGINT) AND runs.lease_owner = v.owner AND runs.execution_id = v.execution_id THEN v.n - 1
   ELSE v.n END`
 
+// lostClaims are the columns of claims that did not win.
+var lostClaims = columns("tenant text, scope text, key_hmac text, fingerprint text, rule text, owner text, execution_id text, n bigint")
+
 // countClaims counts and answers the claims that are not in results yet, puts them there and gives their events.
 func (t *tx) countClaims(ctx context.Context, now time.Time, all []store.Claim, results map[identity]store.ClaimResult) ([]event, error) {
 	var claims []store.Claim
@@ -245,24 +246,24 @@ func (t *tx) countClaims(ctx context.Context, now time.Time, all []store.Claim, 
 	if len(claims) == 0 {
 		return nil, nil
 	}
-	args := []any{now.UnixMicro()}
-	values := make([]string, len(claims))
+	rows := make([][]any, len(claims))
 	for i, c := range claims {
 		owner := "" // no row of a live lease has this owner
 		if c.OwnerExplicit {
 			owner = c.Owner
 		}
-		values[i] = fmt.Sprintf("(%s, %d)", params(len(args)+1, 7), c.Extra+1)
-		args = append(args, c.Tenant, c.Scope, c.KeyHMAC, c.Fingerprint, c.FingerprintRule, owner, c.ExecutionID)
+		rows[i] = []any{c.Tenant, c.Scope, c.KeyHMAC, c.Fingerprint, c.FingerprintRule, owner, c.ExecutionID, int64(c.Extra + 1)}
 	}
-	q := "WITH v (tenant, scope, key_hmac, fingerprint, rule, owner, execution_id, n) AS (VALUES " + strings.Join(values, ", ") + ")" + countRows
-	rows, err := t.QueryContext(ctx, q, args...)
 	rowOf := make(map[identity]holdpoint.Run, len(claims))
-	_, err = collect(rows, err, func(row scanner) (r holdpoint.Run, err error) {
-		var hmac string
-		r, err = scanRun(row, &hmac)
-		rowOf[identity{r.Tenant, r.Scope, hmac}] = r
-		return r, err
+	err := t.each(lostClaims, rows, []any{now.UnixMicro()}, func(with string, args []any) error {
+		counted, err := t.QueryContext(ctx, with+countRows, args...)
+		_, err = collect(counted, err, func(row scanner) (r holdpoint.Run, err error) {
+			var hmac string
+			r, err = scanRun(row, &hmac)
+			rowOf[identity{r.Tenant, r.Scope, hmac}] = r
+			return r, err
+		})
+		return err
 	})
 	if err != nil {
 		return nil, err

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -22,54 +21,42 @@ type event struct {
 	who         holdpoint.Who
 	data        map[string]any
 	content     []byte // sealed free text, nil if none
+	seq         int64  // its number in the run if its statement has counted it, else 0
 }
 
-// perInsert bounds the rows of one INSERT: a statement takes a limited number of parameters, and SQLite searches a long
-// list of them slowly.
-const perInsert = 100
+// eventRows are the columns of evidence.
+var eventRows = columns(`tenant text, run_id text, run_seq bigint, id text, type text, at bigint, actor_kind text, actor_id text, actor_how text,
+ data text, content bytes`)
 
-// record writes events in the order given. It first moves each run's counter, which also locks the row, so that
-// sequence numbers have no gaps and follow the order of commits. Callers that write events of several runs hold their
-// rows already.
+// record writes events in the order given. It first moves the counter of each run whose events are not counted yet, which
+// also locks the row, so that sequence numbers have no gaps and follow the order of commits. Callers that write events of
+// several runs hold their rows already.
 func (t *tx) record(ctx context.Context, now time.Time, events ...event) error {
 	if len(events) == 0 {
 		return nil
 	}
-	counts := map[place]int64{}
-	var order []place
-	for _, e := range events {
-		p := place{e.tenant, e.run}
-		if counts[p] == 0 {
-			order = append(order, p)
-		}
-		counts[p]++
+	next, err := t.reserve(ctx, events)
+	if err != nil {
+		return fmt.Errorf("record: %w", err)
 	}
-	next := map[place]int64{}
-	for part := range slices.Chunk(order, perInsert) {
-		if err := t.reserve(ctx, part, counts, next); err != nil {
-			return fmt.Errorf("record: %w", err)
-		}
-	}
-	for part := range slices.Chunk(events, perInsert) {
-		args := make([]any, 0, 11*len(part))
-		for _, e := range part {
+	rows := make([][]any, len(events))
+	for i, e := range events {
+		if e.seq == 0 {
 			p := place{e.tenant, e.run}
 			next[p]++
-			data := []byte("{}")
-			if len(e.data) > 0 {
-				var err error
-				if data, err = json.Marshal(e.data); err != nil {
-					return fmt.Errorf("record %s: %w", e.kind, err)
-				}
+			e.seq = next[p]
+		}
+		data := []byte("{}")
+		if len(e.data) > 0 {
+			if data, err = json.Marshal(e.data); err != nil {
+				return fmt.Errorf("record %s: %w", e.kind, err)
 			}
-			args = append(args, e.tenant, e.run, next[p], uuid.Must(uuid.NewV7()).String(), e.kind, now.UnixMicro(),
-				e.who.Kind, e.who.ID, e.who.How, string(data), e.content)
 		}
-		_, err := t.ExecContext(ctx, "INSERT INTO events (tenant, run_id, run_seq, id, type, at, actor_kind, actor_id, actor_how, data, content) VALUES "+
-			tuples(len(part), 11, 1), args...)
-		if err != nil {
-			return fmt.Errorf("record: %w", err)
-		}
+		rows[i] = []any{e.tenant, e.run, e.seq, uuid.Must(uuid.NewV7()).String(), e.kind, now.UnixMicro(), e.who.Kind, e.who.ID, e.who.How,
+			string(data), e.content}
+	}
+	if err := t.insert(ctx, "events", eventRows, rows); err != nil {
+		return fmt.Errorf("record: %w", err)
 	}
 	return nil
 }
@@ -77,38 +64,46 @@ func (t *tx) record(ctx context.Context, now time.Time, events ...event) error {
 // place is where events count: a run, or with run "" the tenant.
 type place struct{ tenant, run string }
 
-// reserve moves the counters of some places and puts the numbers before the reserved ones into next.
-func (t *tx) reserve(ctx context.Context, places []place, counts, next map[place]int64) error {
-	var runs []string
-	var args []any
-	for _, p := range places {
+// counters are the columns of runs whose counter moves by n.
+var counters = columns("tenant text, id text, n bigint")
+
+// reserve moves the counters of the places whose events have no number and gives the last number before them.
+func (t *tx) reserve(ctx context.Context, events []event) (map[place]int64, error) {
+	counts, next := map[place]int64{}, map[place]int64{}
+	for _, e := range events {
+		if e.seq == 0 {
+			counts[place{e.tenant, e.run}]++
+		}
+	}
+	var rows [][]any
+	for p, n := range counts {
 		if p.run != "" {
-			runs = append(runs, fmt.Sprintf("(%s, %d)", params(len(args)+1, 2), counts[p]))
-			args = append(args, p.tenant, p.run)
+			rows = append(rows, []any{p.tenant, p.run, n})
 			continue
 		}
 		var last int64
-		if err := t.QueryRowContext(ctx, "UPDATE tenants SET event_seq = event_seq + $2 WHERE tenant = $1 RETURNING event_seq", p.tenant, counts[p]).
-			Scan(&last); err != nil {
-			return err
+		if err := t.QueryRowContext(ctx, "UPDATE tenants SET event_seq = event_seq + $2 WHERE tenant = $1 RETURNING event_seq", p.tenant, n).Scan(&last); err != nil {
+			return nil, err
 		}
-		next[p] = last - counts[p]
+		next[p] = last - n
 	}
-	if len(runs) == 0 {
-		return nil
-	}
-	rows, err := t.QueryContext(ctx, "WITH v (tenant, id, n) AS (VALUES "+strings.Join(runs, ", ")+`) UPDATE runs SET event_seq = runs.event_seq + v.n
-		FROM v WHERE runs.tenant = v.tenant AND runs.id = v.id RETURNING runs.tenant, runs.id, runs.event_seq`, args...)
-	moved, err := collect(rows, err, func(row scanner) (p place, err error) {
-		var last int64
-		err = row.Scan(&p.tenant, &p.run, &last)
-		next[p] = last - counts[p]
-		return p, err
+	moved := 0
+	err := t.each(counters, rows, nil, func(with string, args []any) error {
+		returned, err := t.QueryContext(ctx, with+` UPDATE runs SET event_seq = runs.event_seq + v.n FROM v
+ WHERE runs.tenant = v.tenant AND runs.id = v.id RETURNING runs.tenant, runs.id, runs.event_seq`, args...)
+		some, err := collect(returned, err, func(row scanner) (p place, err error) {
+			var last int64
+			err = row.Scan(&p.tenant, &p.run, &last)
+			next[p] = last - counts[p]
+			return p, err
+		})
+		moved += len(some)
+		return err
 	})
-	if err == nil && len(moved) != len(runs) {
+	if err == nil && moved != len(rows) {
 		err = sql.ErrNoRows
 	}
-	return err
+	return next, err
 }
 
 // queue writes messages into the message lane, due now.

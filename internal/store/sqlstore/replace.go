@@ -99,13 +99,17 @@ func (t *tx) correction(ctx context.Context, c store.Claim) (id string, created 
 	if err != nil {
 		return "", false, err
 	}
-	row, args := newRun(nil, c, now, false)
-	res, err := t.ExecContext(ctx, insertRun+row+" ON CONFLICT (tenant, scope, key_hmac) DO NOTHING", args...)
-	if err != nil {
-		return "", false, err
-	}
-	if n, err := res.RowsAffected(); n == 1 || err != nil {
-		return c.RunID, true, err
+	var inserted int64
+	err = t.each(newRuns, [][]any{newRun(c, now, false)}, nil, func(with string, args []any) error {
+		res, err := t.ExecContext(ctx, with+insertRuns+" ON CONFLICT (tenant, scope, key_hmac) DO NOTHING", args...)
+		if err != nil {
+			return err
+		}
+		inserted, err = res.RowsAffected()
+		return err
+	})
+	if err != nil || inserted == 1 {
+		return c.RunID, err == nil, err
 	}
 	err = t.QueryRowContext(ctx, "SELECT id FROM runs WHERE tenant = $1 AND scope = $2 AND key_hmac = $3", c.Tenant, c.Scope, c.KeyHMAC).Scan(&id)
 	return id, false, err

@@ -12,7 +12,9 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -44,6 +46,9 @@ type Store struct {
 	read     *sql.DB
 	direct   string
 	postgres bool
+	pooled   bool // PostgreSQL behind a pooler: connections keep no state from one transaction to the next
+	words    *strings.Replacer
+	expanded sync.Map // statement → its text in this dialect
 	now      func() time.Time
 	log      *slog.Logger
 	wake     chan string
@@ -68,12 +73,13 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 			return nil, err
 		}
 	case strings.HasPrefix(o.DSN, "postgres://"), strings.HasPrefix(o.DSN, "postgresql://"):
-		if err := s.openPostgres(o.DSN); err != nil {
+		if err := s.openPostgres(ctx, o.DSN); err != nil {
 			return nil, err
 		}
 	default:
 		return nil, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "HOLDPOINT_DB must be sqlite:PATH or postgres://…")
 	}
+	s.words = dialect(s.postgres)
 	if err := s.Ping(ctx); err != nil {
 		_ = s.Close()
 		return nil, err
@@ -111,19 +117,39 @@ func (s *Store) openSQLite(path string) error {
 	return nil
 }
 
-func (s *Store) openPostgres(dsn string) error {
+func (s *Store) openPostgres(ctx context.Context, dsn string) error {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return holdpoint.Errorf(holdpoint.CodeInvalidRequest, "HOLDPOINT_DB is not a PostgreSQL connection string")
 	}
-	// No named statements and no session state: a transaction pooler may give each transaction another connection.
-	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
 	s.postgres = true
+	// No named statements and no session state where a pooler may give each transaction another connection.
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
+	if s.pooled, err = pooled(ctx, *cfg); err != nil {
+		return unavailable("open", err)
+	}
+	if !s.pooled {
+		cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+		cfg.RuntimeParams["lock_timeout"] = strconv.FormatInt(lockWait.Milliseconds(), 10)
+	}
 	s.write = stdlib.OpenDB(*cfg)
 	s.write.SetMaxOpenConns(24)
 	s.write.SetMaxIdleConns(24)
 	s.read = s.write
 	return nil
+}
+
+// pooled reports whether a pooler stands between this program and the database: it makes up the backend's number that it
+// tells a client.
+func pooled(ctx context.Context, cfg pgx.ConnConfig) (bool, error) {
+	conn, err := pgx.ConnectConfig(ctx, &cfg)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var backend uint32
+	err = conn.QueryRow(ctx, "SELECT CAST(pg_backend_pid() AS BIGINT)").Scan(&backend)
+	return backend != conn.PgConn().PID(), err
 }
 
 // Migrate brings the schema up to date, forward only, under a session lock on PostgreSQL.
@@ -213,17 +239,24 @@ func (s *Store) migrations() ([]*goose.Migration, error) {
 
 // expand puts the dialect's words into a statement.
 func (s *Store) expand(q string) string {
-	var r *strings.Replacer
-	if s.postgres {
-		r = strings.NewReplacer(
+	if text, ok := s.expanded.Load(q); ok {
+		return text.(string)
+	}
+	text := s.words.Replace(q)
+	s.expanded.Store(q, text)
+	return text
+}
+
+// dialect gives the words that differ.
+func dialect(postgres bool) *strings.Replacer {
+	if postgres {
+		return strings.NewReplacer(
 			"{{now}}", "COALESCE(CAST($1 AS BIGINT), CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT))",
 			"{{for_update}}", "FOR UPDATE", "{{for_share}}", "FOR SHARE", "{{skip_locked}}", "SKIP LOCKED")
-	} else {
-		r = strings.NewReplacer(
-			"{{now}}", "COALESCE(CAST($1 AS BIGINT), CAST(unixepoch('subsec') * 1000000 AS BIGINT))",
-			"{{for_update}}", "", "{{for_share}}", "", "{{skip_locked}}", "")
 	}
-	return r.Replace(q)
+	return strings.NewReplacer(
+		"{{now}}", "COALESCE(CAST($1 AS BIGINT), CAST(unixepoch('subsec') * 1000000 AS BIGINT))",
+		"{{for_update}}", "", "{{for_share}}", "", "{{skip_locked}}", "")
 }
 
 // clock is the first argument of every statement that reads {{now}}.
@@ -268,7 +301,7 @@ func (s *Store) once(ctx context.Context, verb string, fn func(t *tx) error) (er
 		return fmt.Errorf("%s: begin: %w", verb, err)
 	}
 	defer func() { _ = raw.Rollback() }()
-	if s.postgres {
+	if s.pooled {
 		if _, err := raw.ExecContext(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", lockWait.Milliseconds())); err != nil {
 			return fmt.Errorf("%s: %w", verb, err)
 		}
@@ -288,7 +321,12 @@ func (s *Store) once(ctx context.Context, verb string, fn func(t *tx) error) (er
 func restart(err error) bool {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
-		return pg.Code == "40001" || pg.Code == "40P01"
+		switch pg.Code {
+		case "40001", "40P01": // serialization failure, deadlock
+			return true
+		case "0A000", "26000": // a prepared statement that a migration or a pooler has made useless; the next one is prepared anew
+			return true
+		}
 	}
 	var lite *sqlite.Error
 	if errors.As(err, &lite) {
