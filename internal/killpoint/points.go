@@ -40,7 +40,6 @@ var Verbs = []string{
 	"recover_effects",
 	"reject_draft",
 	"release_connector",
-	"release_effects",
 	"renew_lease",
 	"replace_run",
 	"resolve_effect",

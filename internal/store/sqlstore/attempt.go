@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/holdpoint/holdpoint"
@@ -14,66 +15,110 @@ import (
 // switchPause is how long an effect that met a switched-off scope between lease and begin rests before it is due again.
 const switchPause = time.Second
 
+// attemptMover begins and settles attempts, with the rows that it writes.
+type attemptMover struct {
+	mover
+	begun    [][]any
+	locked   map[runRef]*holdpoint.Effect
+	attempts map[runRef]*standingAttempt
+	settled  []*standingAttempt
+}
+
+var attemptRows = columns(`tenant text, id text, effect_id text, run_id text, number bigint, lease_owner text, begun_at bigint, send_before bigint,
+ wire_hash text, proof_until bigint`)
+
+// effectsOf reads effects whose runs are locked.
+func (t *tx) effectsOf(ctx context.Context, names [][]any) (map[runRef]*holdpoint.Effect, error) {
+	found := make(map[runRef]*holdpoint.Effect, len(names))
+	err := t.each(ids, names, nil, func(with string, args []any) error {
+		rows, err := t.QueryContext(ctx, with+" SELECT "+effectColumns+" FROM effects WHERE (tenant, id) IN (SELECT tenant, id FROM v)", args...)
+		_, err = collect(rows, err, func(row scanner) (holdpoint.Effect, error) {
+			e, err := scanEffect(row)
+			found[runRef{e.Tenant, e.ID}] = &e
+			return e, err
+		})
+		return err
+	})
+	return found, err
+}
+
 // BeginAttempts implements store.Outbox. The same call again, after a lost answer, gives the attempts that it began.
 func (s *Store) BeginAttempts(ctx context.Context, owner string, list []store.AttemptBegin) ([]store.BegunAttempt, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
-	var begun []store.BegunAttempt
-	err := s.do(ctx, "begin attempts", func(t *tx) error {
-		begun = nil
-		// The switches first: SetSwitch waits until this transaction has ended, and this one for a flip under way.
-		on, err := t.shareSwitches(ctx, list)
-		if err != nil {
-			return err
+	return s.begins.do(ctx, beginCall{owner, list})
+}
+
+// beginCall and settleCall are the calls of one dispatcher that share a transaction with those of others.
+type (
+	beginCall struct {
+		owner string
+		list  []store.AttemptBegin
+	}
+	settleCall struct {
+		owner string
+		list  []store.Settlement
+	}
+)
+
+func (s *Store) beginAll(ctx context.Context, t *tx, calls []beginCall, out [][]store.BegunAttempt, _ []error) error {
+	var refs []runRef
+	var names [][]any
+	tenants := map[string]bool{}
+	for _, c := range calls {
+		for _, a := range c.list {
+			refs, names = append(refs, runRef{a.Tenant, a.RunID}), append(names, []any{a.Tenant, a.EffectID})
+			tenants[a.Tenant] = true
 		}
-		refs := make([]runRef, len(list))
-		ids := make([]any, 0, 2*len(list))
-		for i, a := range list {
-			refs[i] = runRef{a.Tenant, a.RunID}
-			ids = append(ids, a.Tenant, a.EffectID)
-		}
-		runs, now, err := t.lockRuns(ctx, refs)
-		if err != nil {
-			return err
-		}
-		found, err := t.effects(ctx, "(tenant, id) IN (VALUES "+tuples(len(list), 2, 1)+")", ids...)
-		if err != nil {
-			return err
-		}
-		type key struct{ tenant, id string }
-		effects := make(map[key]*holdpoint.Effect, len(found))
-		for i := range found {
-			effects[key{found[i].Tenant, found[i].ID}] = &found[i]
-		}
-		m := mover{tx: t, now: now, who: dispatcher}
-		for _, a := range list {
-			run, e := runs[runRef{a.Tenant, a.RunID}], effects[key{a.Tenant, a.EffectID}]
+	}
+	// The switches first: SetSwitch waits until this transaction has ended, and this one for a flip under way.
+	on, err := t.shareSwitches(ctx, tenants)
+	if err != nil {
+		return err
+	}
+	runs, now, err := t.lockRuns(ctx, refs)
+	if err != nil {
+		return err
+	}
+	effects, err := t.effectsOf(ctx, names)
+	if err != nil {
+		return err
+	}
+	m := attemptMover{mover: mover{tx: t, now: now, who: dispatcher}}
+	for i, c := range calls {
+		for _, a := range c.list {
+			run, e := runs[runRef{a.Tenant, a.RunID}], effects[runRef{a.Tenant, a.EffectID}]
 			if run == nil || e == nil || e.RunID != run.ID {
 				continue
 			}
-			b, err := m.begin(ctx, owner, a, run, e, on)
+			b, err := m.begin(ctx, c.owner, a, run, e, on)
 			if err != nil {
 				return err
 			}
 			if b != nil {
-				begun = append(begun, *b)
+				out[i] = append(out[i], *b)
 			}
 		}
-		return m.flush(ctx)
-	})
-	return begun, err
+	}
+	if err := m.write(ctx); err != nil {
+		return err
+	}
+	if err := m.insert(ctx, "attempts", attemptRows, m.begun); err != nil {
+		return err
+	}
+	return m.flush(ctx)
 }
 
 // begin opens one attempt of a locked run's effect, or says with nil that nothing may leave.
-func (m *mover) begin(ctx context.Context, owner string, a store.AttemptBegin, run *holdpoint.Run, e *holdpoint.Effect, on switchboard) (*store.BegunAttempt, error) {
+func (m *attemptMover) begin(ctx context.Context, owner string, a store.AttemptBegin, run *holdpoint.Run, e *holdpoint.Effect, on switchboard) (*store.BegunAttempt, error) {
 	if e.State != holdpoint.EffectSending || e.LeaseOwner != owner || e.LeaseExpiresAt == nil || !m.now.Before(*e.LeaseExpiresAt) {
 		return nil, nil
 	}
 	if e.Version != a.Version {
 		return m.repeated(ctx, a, e)
 	}
-	sendBefore := m.now.Add(a.SendBefore)
+	sendBefore := m.now.Add(a.SendBefore).Truncate(time.Microsecond)
 	switch {
 	case !on.allow(*e):
 		next := m.now.Add(switchPause)
@@ -93,27 +138,23 @@ func (m *mover) begin(ctx context.Context, owner string, a store.AttemptBegin, r
 	if until.Before(sendBefore) {
 		until = sendBefore
 	}
-	// Owner, version and state are compared once more: of two begins of one lease only one can match (I5).
-	res, err := m.ExecContext(ctx, `UPDATE effects SET attempts = attempts + 1, first_attempt_at = COALESCE(first_attempt_at, $6), send_before = $7,
- wire_hash = CASE WHEN wire_hash = '' THEN $8 ELSE wire_hash END, lease_expires_at = $9, version = version + 1, updated_at = $6
- WHERE tenant = $1 AND id = $2 AND state = 'sending' AND lease_owner = $3 AND version = $4 AND lease_expires_at > $5`,
-		a.Tenant, a.EffectID, owner, a.Version, m.now.UnixMicro(), m.now.UnixMicro(), sendBefore.UnixMicro(), a.WireHash, until.UnixMicro())
-	if err := oneRow(res, err, errMoved); err != nil {
-		return nil, err
-	}
 	e.Attempts++
-	e.Version++
+	if e.FirstAttemptAt == nil {
+		e.FirstAttemptAt = &m.now
+	}
+	if e.WireHash == "" {
+		e.WireHash = a.WireHash
+	}
+	e.SendBefore, e.LeaseExpiresAt = &sendBefore, &until
+	// Written with owner, version and state compared once more: of two begins of one lease only one can match (I5).
+	m.put(e, holdpoint.EffectSending)
 	b := &store.BegunAttempt{Version: e.Version, Now: m.now, Attempt: holdpoint.Attempt{ID: a.ID, EffectID: e.ID, RunID: run.ID, Number: e.Attempts,
 		BegunAt: m.now, SendBefore: sendBefore, WireHash: a.WireHash}}
 	var proof any
 	if !a.ProofUntil.IsZero() {
 		proof = a.ProofUntil.UnixMicro()
 	}
-	if _, err := m.ExecContext(ctx, `INSERT INTO attempts (tenant, id, effect_id, run_id, number, lease_owner, begun_at, send_before, wire_hash, proof_until)
- VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, CAST($10 AS BIGINT))`,
-		a.Tenant, a.ID, e.ID, run.ID, b.Number, owner, m.now.UnixMicro(), sendBefore.UnixMicro(), a.WireHash, proof); err != nil {
-		return nil, err
-	}
+	m.begun = append(m.begun, []any{a.Tenant, a.ID, e.ID, run.ID, int64(b.Number), owner, m.now.UnixMicro(), sendBefore.UnixMicro(), a.WireHash, proof})
 	m.note("attempt.begun", a.Tenant, run.ID, map[string]any{"effect_id": e.ID, "slot": e.Slot, "attempt_id": a.ID, "number": b.Number,
 		"version": e.Version, "send_before": sendBefore, "wire_hash": a.WireHash}, nil)
 	return b, nil
@@ -139,7 +180,7 @@ func (s *Store) ReleaseEffects(ctx context.Context, owner string, list []store.S
 			return holdpoint.Errorf(holdpoint.CodeInternal, "an effect that was begun is settled, not released; this is a fault of the program")
 		}
 	}
-	_, err := s.settle(ctx, "release effects", owner, list)
+	_, err := s.SettleAttempts(ctx, owner, list)
 	return err
 }
 
@@ -147,56 +188,101 @@ func (s *Store) ReleaseEffects(ctx context.Context, owner string, list []store.S
 // An attempt that RecoverEffects gave up as a crash keeps room for the answer of its process, which then counts if it
 // is accepted and is recorded in any case.
 func (s *Store) SettleAttempts(ctx context.Context, owner string, list []store.Settlement) ([]store.Settled, error) {
-	return s.settle(ctx, "settle attempts", owner, list)
-}
-
-func (s *Store) settle(ctx context.Context, verb, owner string, list []store.Settlement) ([]store.Settled, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
-	all := make([]store.Settled, len(list))
-	err := s.do(ctx, verb, func(t *tx) error {
-		refs := make([]runRef, len(list))
-		for i, r := range list {
-			refs[i] = runRef{r.Tenant, r.RunID}
-		}
-		runs, now, err := t.lockRuns(ctx, refs)
-		if err != nil {
-			return err
-		}
-		m := mover{tx: t, now: now}
-		for i, r := range list {
-			run := runs[runRef{r.Tenant, r.RunID}]
-			if run == nil {
-				return holdpoint.Errorf(holdpoint.CodeNotFound, "there is no run %s in this tenant", r.RunID)
+	all, err := s.settlements.do(ctx, settleCall{owner, list})
+	if err == nil {
+		s.hint("effects")
+		s.hint("messages")
+	}
+	return all, err
+}
+
+// settleAll settles under the locks of the runs.
+func (s *Store) settleAll(ctx context.Context, t *tx, calls []settleCall, out [][]store.Settled, refused []error) error {
+	var refs []runRef
+	var names, attempts [][]any
+	for _, c := range calls {
+		for _, r := range c.list {
+			refs, names = append(refs, runRef{r.Tenant, r.RunID}), append(names, []any{r.Tenant, r.EffectID})
+			if r.AttemptID != "" {
+				attempts = append(attempts, []any{r.Tenant, r.AttemptID})
 			}
+		}
+	}
+	runs, now, err := t.lockRuns(ctx, refs)
+	if err != nil {
+		return err
+	}
+	m := attemptMover{mover: mover{tx: t, now: now}}
+	if m.locked, err = t.effectsOf(ctx, names); err != nil {
+		return err
+	}
+	if m.attempts, err = t.attemptsOf(ctx, attempts); err != nil {
+		return err
+	}
+	var touched []*holdpoint.Run
+	var changed []holdpoint.Effect
+	for i, c := range calls {
+		if refused[i] = m.known(runs, c.list); refused[i] != nil {
+			continue
+		}
+		out[i] = make([]store.Settled, len(c.list))
+		for n, r := range c.list {
+			e := m.locked[runRef{r.Tenant, r.EffectID}]
 			m.who = r.Who
-			e, counts, err := m.settleOne(ctx, owner, run, r)
+			counts, err := m.settleOne(ctx, c.owner, e, r)
 			if err != nil {
 				return err
 			}
-			all[i] = store.Settled{Effect: e, Lost: counts == lost}
-			if counts == moved {
-				if err := t.queue(ctx, now, r.Messages); err != nil {
-					return err
-				}
+			if out[i][n] = (store.Settled{Effect: *e, Lost: counts == lost}); counts == moved {
+				m.messages = append(m.messages, r.Messages...)
 			}
-			if all[i].RunEnded, err = m.settleRun(ctx, run, e); err != nil {
-				return err
+			changed = append(changed, *e)
+			if run := runs[runRef{r.Tenant, r.RunID}]; !slices.Contains(touched, run) {
+				touched = append(touched, run)
 			}
-			all[i].Run = *run
 		}
-		if err := m.flush(ctx); err != nil {
-			return err
-		}
-		return t.notify(ctx, "effects") // successors may be due
-	})
-	if err != nil {
-		return nil, err
 	}
-	s.hint("effects")
-	s.hint("messages")
-	return all, nil
+	if err := m.writeAttempts(ctx, m.settled); err != nil {
+		return err
+	}
+	ended, err := m.settleRuns(ctx, touched, changed)
+	if err != nil {
+		return err
+	}
+	for i := len(calls) - 1; i >= 0; i-- {
+		for n := len(out[i]) - 1; n >= 0; n-- {
+			run := runs[runRef{calls[i].list[n].Tenant, calls[i].list[n].RunID}]
+			out[i][n].Run, out[i][n].RunEnded = *run, ended[run]
+			ended[run] = false // told once, with the last of its effects
+		}
+	}
+	if err := m.flush(ctx); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(touched, func(r *holdpoint.Run) bool { return !r.State.Terminal() }) {
+		return nil
+	}
+	return t.notify(ctx, "effects") // successors may be due, here or at another replica
+}
+
+// known says why a settlement cannot be recorded: what it names does not exist.
+func (m *attemptMover) known(runs map[runRef]*holdpoint.Run, list []store.Settlement) error {
+	for _, r := range list {
+		run, e := runs[runRef{r.Tenant, r.RunID}], m.locked[runRef{r.Tenant, r.EffectID}]
+		if run == nil {
+			return noRun(r.RunID)
+		}
+		if e == nil || e.RunID != run.ID {
+			return holdpoint.Errorf(holdpoint.CodeNotFound, "there is no effect %s in this run", r.EffectID)
+		}
+		if a := m.attempts[runRef{r.Tenant, r.AttemptID}]; r.AttemptID != "" && (a == nil || a.EffectID != e.ID) {
+			return holdpoint.Errorf(holdpoint.CodeNotFound, "there is no attempt %s of this effect", r.AttemptID)
+		}
+	}
+	return nil
 }
 
 // What a settlement came to.
@@ -209,85 +295,99 @@ const (
 )
 
 // settleOne records one outcome under the run's lock and moves the effect if the outcome counts.
-func (m *mover) settleOne(ctx context.Context, owner string, run *holdpoint.Run, r store.Settlement) (holdpoint.Effect, counting, error) {
-	found, err := m.effects(ctx, "tenant = $1 AND id = $2 AND run_id = $3", r.Tenant, r.EffectID, run.ID)
-	if err == nil && len(found) == 0 {
-		err = holdpoint.Errorf(holdpoint.CodeNotFound, "there is no effect %s in this run", r.EffectID)
-	}
-	if err != nil {
-		return holdpoint.Effect{}, lost, err
-	}
-	e := found[0]
+func (m *attemptMover) settleOne(ctx context.Context, owner string, e *holdpoint.Effect, r store.Settlement) (counting, error) {
 	// The lease may have run out in the meantime: as long as nobody has taken the effect over, which changes its
 	// version, the outcome of the one request that was made is the best that is known.
 	ours := e.State == holdpoint.EffectSending && e.LeaseOwner == owner && e.Version == r.Version
 	accepted, proved := false, false
 	if r.AttemptID == "" {
-		unused, err := m.notBegun(ctx, e)
+		unused, err := m.notBegun(ctx, *e)
 		if err != nil {
-			return e, lost, err
+			return lost, err
 		}
 		ours = ours && unused
 	} else {
-		known, proofUntil, err := m.settleAttempt(ctx, r, ours)
-		if err != nil || known {
-			return e, stands, err
+		a, known := m.settleAttempt(r, ours)
+		if known {
+			return stands, nil
 		}
-		accepted, proved = r.Outcome.Result == holdpoint.Accepted, proofUntil.After(m.now)
+		accepted, proved = r.Outcome.Result == holdpoint.Accepted, a.proofUntil.After(m.now)
 	}
 	switch {
 	case accepted && r.State == holdpoint.EffectCompleted:
-		err = m.accept(ctx, &e, r.Outcome.ProviderID)
-		return e, moved, err
+		return moved, m.accept(ctx, e, r.Outcome.ProviderID)
 	case accepted && e.State == holdpoint.EffectPending:
 		// Accepted without a usable reference while it waits to be sent again: it must not be.
-		e.PossiblyCommitted, e.FailureClass, e.NextLookupAt = true, r.Outcome.Class, m.lookupAt(e, 0)
-		err = m.move(ctx, &e, holdpoint.EffectUnknown, "doubt", "", nil)
-		return e, moved, err
+		e.PossiblyCommitted, e.FailureClass, e.NextLookupAt = true, r.Outcome.Class, m.lookupAt(*e, 0)
+		return moved, m.move(ctx, e, holdpoint.EffectUnknown, "doubt", "", nil)
 	case accepted && !ours && e.State == holdpoint.EffectSending:
 		// The same while another attempt is under way: what comes of that one may not lead to a third without a proof.
 		e.PossiblyCommitted = true
-		_, err = m.ExecContext(ctx, "UPDATE effects SET possibly_committed = 1 WHERE tenant = $1 AND id = $2", e.Tenant, e.ID)
-		return e, lost, err
+		m.keep(*e, e.State, e.Version)
+		return lost, nil
 	case !ours:
-		return e, lost, nil
+		return lost, nil
 	}
-	err = m.apply(ctx, &e, r, proved)
-	return e, moved, err
+	return moved, m.apply(ctx, e, r, proved)
 }
 
-// settleAttempt writes an outcome into its attempt. It reports whether the attempt was settled before, and until when a
-// repetition of it is proved to be harmless.
-func (m *mover) settleAttempt(ctx context.Context, r store.Settlement, ours bool) (known bool, proofUntil time.Time, err error) {
-	var proof sql.NullInt64
-	a, err := scanAttempt(m.QueryRowContext(ctx, "SELECT "+attemptColumns+", attempts.proof_until FROM attempts WHERE tenant = $1 AND id = $2 AND effect_id = $3",
-		r.Tenant, r.AttemptID, r.EffectID), &proof)
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, proofUntil, holdpoint.Errorf(holdpoint.CodeNotFound, "there is no attempt %s of this effect", r.AttemptID)
-	}
-	if err != nil {
-		return false, proofUntil, err
-	}
-	if proof.Valid {
-		proofUntil = instant(proof.Int64)
-	}
+// standingAttempt is an attempt with the end of its proved key life.
+type standingAttempt struct {
+	holdpoint.Attempt
+	tenant     string
+	proofUntil time.Time
+}
+
+// attemptsOf reads attempts whose runs are locked.
+func (t *tx) attemptsOf(ctx context.Context, names [][]any) (map[runRef]*standingAttempt, error) {
+	found := make(map[runRef]*standingAttempt, len(names))
+	err := t.each(ids, names, nil, func(with string, args []any) error {
+		rows, err := t.QueryContext(ctx, with+" SELECT "+attemptColumns+", attempts.proof_until, attempts.tenant FROM attempts WHERE (tenant, id) IN (SELECT tenant, id FROM v)", args...)
+		_, err = collect(rows, err, func(row scanner) (a standingAttempt, err error) {
+			var proof sql.NullInt64
+			if a.Attempt, err = scanAttempt(row, &proof, &a.tenant); proof.Valid {
+				a.proofUntil = instant(proof.Int64)
+			}
+			found[runRef{a.tenant, a.ID}] = &a
+			return a, err
+		})
+		return err
+	})
+	return found, err
+}
+
+// settleAttempt writes an outcome into its attempt. It reports whether the attempt was settled before: that happens once,
+// and only a presumed crash gives way to what really happened.
+func (m *attemptMover) settleAttempt(r store.Settlement, ours bool) (a *standingAttempt, known bool) {
+	a = m.attempts[runRef{r.Tenant, r.AttemptID}]
 	if a.SettledAt != nil && a.Class != holdpoint.ClassCrash {
-		return true, proofUntil, nil
+		return a, true
 	}
 	o := r.Outcome
-	// Compared once more: an attempt is settled once, and only a presumed crash gives way to what really happened.
-	row := m.QueryRowContext(ctx, `UPDATE attempts SET result = $4, phase = $5, class = $6, status = $7, provider_id = $8, detail = $9, settled_at = $10
- WHERE tenant = $1 AND id = $2 AND effect_id = $3 AND (settled_at IS NULL OR class = 'crash') RETURNING `+attemptColumns,
-		r.Tenant, r.AttemptID, r.EffectID, string(o.Result), string(o.Phase), string(o.Class), o.Status, o.ProviderID, o.Detail, m.now.UnixMicro())
-	if a, err = scanAttempt(row); err != nil {
-		return false, proofUntil, err
+	a.Result, a.Phase, a.Class, a.Status, a.ProviderID, a.Detail, a.SettledAt = o.Result, o.Phase, o.Class, o.Status, o.ProviderID, o.Detail, &m.now
+	if !slices.Contains(m.settled, a) {
+		m.settled = append(m.settled, a)
 	}
 	kind := "attempt.settled"
 	if !ours || r.Late {
 		kind = "attempt.late_answer"
 	}
-	m.noteAttempt(kind, r.Tenant, a)
-	return false, proofUntil, nil
+	m.noteAttempt(kind, r.Tenant, a.Attempt)
+	return a, false
+}
+
+var outcomeRows = columns(`tenant text, id text, effect_id text, result text, phase text, class text, status bigint, provider_id text, detail text,
+ settled_at bigint`)
+
+// writeAttempts writes outcomes. Compared once more: what was settled other than as a crash stays.
+func (t *tx) writeAttempts(ctx context.Context, list []*standingAttempt) error {
+	rows := make([][]any, len(list))
+	for i, a := range list {
+		rows[i] = []any{a.tenant, a.ID, a.EffectID, string(a.Result), string(a.Phase), string(a.Class), int64(a.Status), a.ProviderID, a.Detail, microsPtr(a.SettledAt)}
+	}
+	return t.moved(ctx, outcomeRows, rows, ` UPDATE attempts SET result = v.result, phase = v.phase, class = v.class, status = v.status,
+ provider_id = v.provider_id, detail = v.detail, settled_at = v.settled_at
+ FROM v WHERE attempts.tenant = v.tenant AND attempts.id = v.id AND attempts.effect_id = v.effect_id AND (attempts.settled_at IS NULL OR attempts.class = 'crash')`)
 }
 
 // noteAttempt notes how an attempt ended.

@@ -43,7 +43,7 @@ func (s *Store) rehold(ctx context.Context, verb string, who holdpoint.Who, kind
 	n := 0
 	err := s.do(ctx, verb, func(t *tx) error {
 		n = 0
-		found, err := t.effects(ctx, where, args...)
+		found, err := t.effectsWhere(ctx, where, args...)
 		if err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func (s *Store) rehold(ctx context.Context, verb string, who holdpoint.Who, kind
 		}
 		m.now = now
 		// Read again under the locks: a dispatcher may have leased some of them in between.
-		if found, err = t.effects(ctx, where+" ORDER BY id", args...); err != nil {
+		if found, err = t.effectsWhere(ctx, where+" ORDER BY id", args...); err != nil {
 			return err
 		}
 		for i := range found {
@@ -68,9 +68,7 @@ func (s *Store) rehold(ctx context.Context, verb string, who holdpoint.Who, kind
 			}
 			before := e.Hold
 			e.Hold = hold
-			if err := m.save(ctx, e, e.State); err != nil {
-				return err
-			}
+			m.save(e, e.State)
 			m.note(kind, e.Tenant, e.RunID, map[string]any{"effect_id": e.ID, "slot": e.Slot, "hold": cmp.Or(hold, before), "version": e.Version}, nil)
 			n++
 		}

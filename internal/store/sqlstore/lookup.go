@@ -111,7 +111,8 @@ func (m *mover) lookAgain(ctx context.Context, e *holdpoint.Effect, next time.Du
 	if next > 0 {
 		e.NextLookupAt = m.lookupAt(*e, next)
 	}
-	return m.save(ctx, e, e.State)
+	m.save(e, e.State)
+	return nil
 }
 
 // again makes an unknown effect that is known not to have happened pending: due after delay, held if its time is over.

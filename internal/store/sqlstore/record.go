@@ -22,7 +22,7 @@ func (s *Store) Record(ctx context.Context, tenant, runID string) (store.Record,
 		r.Run, err = scanRun(t.QueryRowContext(ctx, "SELECT "+runColumns+`, runs.run_key, runs.payload, runs.initiator, runs.resume_url, runs.result, runs.fail_text
  FROM runs WHERE tenant = $1 AND id = $2`, tenant, runID), &r.RunKey, &r.Payload, &r.Initiator, &r.ResumeURL, &r.Result, &r.FailText)
 		if err != nil {
-			return readErr("record", err, holdpoint.Errorf(holdpoint.CodeNotFound, "there is no run %s in this tenant; look it up by key", runID))
+			return readErr("record", err, noRun(runID))
 		}
 		for _, part := range []func(context.Context, *tx, *store.Record) error{
 			recordDrafts, recordPlanned, recordEffects, recordAttempts, recordSteps, recordApprovals, recordChallenges, recordDecisions, recordMessages,

@@ -84,7 +84,7 @@ func (t *tx) identity(ctx context.Context, tenant, id string) (identity, error) 
 	i := identity{tenant: tenant}
 	err := t.QueryRowContext(ctx, "SELECT scope, key_hmac FROM runs WHERE tenant = $1 AND id = $2", tenant, id).Scan(&i.scope, &i.hmac)
 	if errors.Is(err, sql.ErrNoRows) {
-		return i, holdpoint.Errorf(holdpoint.CodeNotFound, "there is no run %s in this tenant; look it up by key", id)
+		return i, noRun(id)
 	}
 	return i, err
 }
@@ -194,7 +194,7 @@ func (s *Store) CancelRun(ctx context.Context, tenant, runID string, reasonText 
 // cancelEffects ends every effect of a locked run that has not begun, and the run with the last open one; what has begun
 // or is in doubt is not undone by a word. not_allowed_now if every effect has begun.
 func (t *tx) cancelEffects(ctx context.Context, r *holdpoint.Run, now time.Time, who holdpoint.Who) error {
-	waiting, err := t.effects(ctx, "tenant = $1 AND run_id = $2 AND state IN ('pending', 'sending') ORDER BY ord", r.Tenant, r.ID)
+	waiting, err := t.effectsWhere(ctx, "tenant = $1 AND run_id = $2 AND state IN ('pending', 'sending') ORDER BY ord", r.Tenant, r.ID)
 	if err != nil {
 		return err
 	}

@@ -131,7 +131,7 @@ func (s *Store) CloseExpired(ctx context.Context, tenant string, keep map[string
 			if err != nil {
 				return err
 			}
-			found, err := t.effects(ctx, "tenant = $1 AND id = $2", e.Tenant, e.ID)
+			found, err := t.effectsWhere(ctx, "tenant = $1 AND id = $2", e.Tenant, e.ID)
 			if err != nil {
 				return err
 			}

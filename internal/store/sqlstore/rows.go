@@ -86,6 +86,10 @@ func scanApproval(row scanner, more ...any) (holdpoint.Approval, error) {
 const specColumns = `id, run_id, workflow, revision, ord, slot, type, connector, connector_version, provider, consequence, target_index,
  payload_hash, provider_key, reference, after_slots, reversible`
 
+// plannedColumns are specColumns of planned_effects p.
+const plannedColumns = `p.id, p.run_id, p.workflow, p.revision, p.ord, p.slot, p.type, p.connector, p.connector_version, p.provider, p.consequence,
+ p.target_index, p.payload_hash, p.provider_key, p.reference, p.after_slots, p.reversible`
+
 const effectColumns = `effects.id, effects.run_id, effects.workflow, effects.revision, effects.ord, effects.slot, effects.type, effects.connector,
  effects.connector_version, effects.provider, effects.consequence, effects.target_index, effects.payload_hash, effects.provider_key, effects.reference,
  effects.after_slots, effects.reversible,
@@ -167,7 +171,7 @@ func collect[T any](rows *sql.Rows, err error, scan func(scanner) (T, error)) ([
 func (t *tx) lockRun(ctx context.Context, tenant, id string) (holdpoint.Run, time.Time, error) {
 	r, err := scanRun(t.QueryRowContext(ctx, t.s.expand("SELECT "+runColumns+" FROM runs WHERE tenant = $1 AND id = $2 {{for_update}}"), tenant, id))
 	if errors.Is(err, sql.ErrNoRows) {
-		return r, time.Time{}, holdpoint.Errorf(holdpoint.CodeNotFound, "there is no run %s in this tenant; look it up by key", id)
+		return r, time.Time{}, noRun(id)
 	}
 	if err != nil {
 		return r, time.Time{}, err
@@ -175,6 +179,10 @@ func (t *tx) lockRun(ctx context.Context, tenant, id string) (holdpoint.Run, tim
 	// The clock of the locking statement is that of its arrival; after a wait for the lock a fresh reading is needed.
 	now, err := t.now(ctx)
 	return r, now, err
+}
+
+func noRun(id string) error {
+	return holdpoint.Errorf(holdpoint.CodeNotFound, "there is no run %s in this tenant; look it up by key", id)
 }
 
 // owned checks a fence against a locked run: nil if the caller holds the live lease.

@@ -53,6 +53,11 @@ type Store struct {
 	log      *slog.Logger
 	wake     chan string
 	stop     context.CancelFunc
+
+	drafts      *gather[store.Draft, heldDraft]
+	decisions   *gather[store.Decision, store.DecisionResult]
+	begins      *gather[beginCall, []store.BegunAttempt]
+	settlements *gather[settleCall, []store.Settled]
 }
 
 var _ store.Store = (*Store)(nil)
@@ -84,11 +89,27 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		_ = s.Close()
 		return nil, err
 	}
+	s.gather()
 	ctx, s.stop = context.WithCancel(context.Background())
 	if s.postgres && s.direct != "" {
 		go s.listen(ctx)
 	}
 	return s, nil
+}
+
+// gather sets up the verbs whose concurrent calls share transactions.
+func (s *Store) gather() {
+	lanes := 1 // SQLite has one writer
+	if s.postgres {
+		lanes = 2
+	}
+	s.drafts = &gather[store.Draft, heldDraft]{verb: "HoldDraft", run: together(s, "HoldDraft", s.holdDrafts), most: 64, lanes: lanes,
+		apart: func(d store.Draft) any { return runRef{d.Fence.Tenant, d.Fence.RunID} }}
+	s.decisions = &gather[store.Decision, store.DecisionResult]{verb: "Decide", run: together(s, "Decide", s.decideAll), most: 64, lanes: lanes,
+		apart: func(d store.Decision) any { return runRef{d.Tenant, d.ApprovalID} }}
+	s.begins = &gather[beginCall, []store.BegunAttempt]{verb: "begin attempts", run: together(s, "begin attempts", s.beginAll), most: 64, lanes: lanes,
+		apart: func(c beginCall) any { return runRef{c.list[0].Tenant, c.list[0].EffectID} }}
+	s.settlements = &gather[settleCall, []store.Settled]{verb: "settle attempts", run: together(s, "settle attempts", s.settleAll), most: 64, lanes: lanes}
 }
 
 func (s *Store) openSQLite(path string) error {

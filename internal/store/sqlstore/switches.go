@@ -33,24 +33,20 @@ func (b switchboard) allow(e holdpoint.Effect) bool {
 	return true
 }
 
-// shareSwitches reads the switches that concern some attempts and keeps every flip out until the transaction ends. The
+// shareSwitches reads the switches that concern some tenants and keeps every flip out until the transaction ends. The
 // lock is that of the table and not of rows: requests for it queue up, so that a stream of begins cannot starve a flip,
 // and a scope without a row is locked too. SQLite has one writer, which is the same.
-func (t *tx) shareSwitches(ctx context.Context, list []store.AttemptBegin) (switchboard, error) {
+func (t *tx) shareSwitches(ctx context.Context, tenants map[string]bool) (switchboard, error) {
 	if t.s.postgres {
 		if _, err := t.ExecContext(ctx, "LOCK TABLE switches IN ROW SHARE MODE"); err != nil {
 			return nil, err
 		}
 	}
-	tenants := make([]any, 0, len(list))
-	seen := map[string]bool{}
-	for _, a := range list {
-		if !seen[a.Tenant] {
-			seen[a.Tenant] = true
-			tenants = append(tenants, a.Tenant)
-		}
+	names := []any{}
+	for tenant := range tenants {
+		names = append(names, tenant)
 	}
-	rows, err := t.QueryContext(ctx, "SELECT tenant, scope, is_on FROM switches WHERE tenant = '' OR tenant IN (VALUES "+tuples(len(tenants), 1, 1)+")", tenants...)
+	rows, err := t.QueryContext(ctx, "SELECT tenant, scope, is_on FROM switches WHERE tenant = '' OR tenant IN (VALUES "+tuples(len(names), 1, 1)+")", names...)
 	if err != nil {
 		return nil, err
 	}

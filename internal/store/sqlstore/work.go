@@ -2,9 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
-	"errors"
-	"maps"
 	"time"
 
 	"github.com/holdpoint/holdpoint"
@@ -25,40 +22,88 @@ type runMove struct {
 	text     []byte
 }
 
-// moveRun moves a run that the transaction has locked, ends its lease and gives the row as it stands then.
-//
-// Race: the row is locked, and its version in the WHERE makes any second move from the same reading a refusal.
-func (t *tx) moveRun(ctx context.Context, r holdpoint.Run, now time.Time, m runMove) (holdpoint.Run, error) {
+// nextRun gives a run as it stands after a move: its lease is over. worked is the time from the claim if the owner hands
+// its work over, else nil.
+func nextRun(r holdpoint.Run, now time.Time, m runMove) (next holdpoint.Run, worked any, err error) {
 	if !holdpoint.Allowed(holdpoint.RunTransitions, r.State, m.to, m.trigger) {
-		return r, runNotNow(r)
-	}
-	var retry, ended, worked any
-	if m.retryAt != nil {
-		retry = m.retryAt.UnixMicro()
-	}
-	if m.to.Terminal() {
-		ended = now.UnixMicro()
+		return r, nil, runNotNow(r)
 	}
 	if m.handed && r.ClaimedAt != nil {
 		worked = micros(now.Sub(*r.ClaimedAt))
 	}
-	call, revision := m.call, m.revision
-	if call == "" {
-		call = r.LastCall
+	next = r
+	next.State, next.Reason, next.FailureClass, next.Version, next.UpdatedAt = m.to, m.reason, m.class, r.Version+1, now
+	next.LeaseExpiresAt, next.LeaseCapAt, next.RetryAt, next.EndedAt = nil, nil, nil, nil
+	if m.retryAt != nil {
+		at := m.retryAt.Truncate(time.Microsecond)
+		next.RetryAt = &at
 	}
-	if revision == 0 {
-		revision = r.Revision
+	if m.to.Terminal() {
+		next.EndedAt = &now
 	}
-	moved, err := scanRun(t.QueryRowContext(ctx, `UPDATE runs SET state = $5, reason = $6, failure_class = $7, version = version + 1,
-		lease_expires_at = NULL, lease_cap_at = NULL, retry_at = $8, claimable_noted = 0, ended_at = $9, worked_us = COALESCE($10, worked_us),
-		last_call = $11, revision = $12, result = COALESCE($13, result), fail_text = COALESCE($14, fail_text), updated_at = $15
-		WHERE tenant = $1 AND id = $2 AND state = $3 AND version = $4 RETURNING `+runColumns,
-		r.Tenant, r.ID, string(r.State), r.Version, string(m.to), string(m.reason), string(m.class), retry, ended, worked,
-		call, int64(revision), m.result, m.text, now.UnixMicro()))
-	if errors.Is(err, sql.ErrNoRows) {
-		return r, runNotNow(r)
+	if m.call != "" {
+		next.LastCall = m.call
 	}
-	return moved, err
+	if m.revision != 0 {
+		next.Revision = m.revision
+	}
+	return next, worked, nil
+}
+
+// runWrite is a run as it stands now, and the state and version that its row still has.
+type runWrite struct {
+	from    holdpoint.RunState
+	version int64
+	run     holdpoint.Run
+	worked  any
+	result  []byte // nil keeps what the row has
+	text    []byte // nil keeps what the row has
+	events  int64  // lines of evidence that its counter makes room for
+}
+
+var runWrites = columns(`tenant text, id text, from_state text, from_version bigint, state text, version bigint, reason text, failure_class text,
+ retry_at bigint, ended_at bigint, worked_us bigint, last_call text, revision bigint, result bytes, fail_text bytes, events bigint, at bigint`)
+
+// writeRuns writes runs that have moved, ends their leases and gives the last number of each one's evidence.
+//
+// Race: the rows are locked, and version and state in the WHERE make any second move from the same reading a fault.
+func (t *tx) writeRuns(ctx context.Context, list []*runWrite) (map[place]int64, error) {
+	rows := make([][]any, len(list))
+	for i, w := range list {
+		r := w.run
+		rows[i] = []any{r.Tenant, r.ID, string(w.from), w.version, string(r.State), r.Version, string(r.Reason), string(r.FailureClass),
+			microsPtr(r.RetryAt), microsPtr(r.EndedAt), w.worked, r.LastCall, int64(r.Revision), w.result, w.text, w.events, r.UpdatedAt.UnixMicro()}
+	}
+	last := make(map[place]int64, len(list))
+	err := t.each(runWrites, rows, nil, func(with string, args []any) error {
+		returned, err := t.QueryContext(ctx, with+` UPDATE runs SET state = v.state, version = v.version, reason = v.reason, failure_class = v.failure_class,
+ lease_expires_at = NULL, lease_cap_at = NULL, retry_at = v.retry_at, claimable_noted = 0, ended_at = v.ended_at,
+ worked_us = COALESCE(v.worked_us, runs.worked_us), last_call = v.last_call, revision = v.revision, result = COALESCE(v.result, runs.result),
+ fail_text = COALESCE(v.fail_text, runs.fail_text), event_seq = runs.event_seq + v.events, updated_at = v.at
+ FROM v WHERE runs.tenant = v.tenant AND runs.id = v.id AND runs.state = v.from_state AND runs.version = v.from_version
+ RETURNING runs.tenant, runs.id, runs.event_seq`, args...)
+		_, err = collect(returned, err, func(row scanner) (p place, err error) {
+			var n int64
+			err = row.Scan(&p.tenant, &p.run, &n)
+			last[p] = n
+			return p, err
+		})
+		return err
+	})
+	if err == nil && len(last) != len(list) {
+		err = errMoved
+	}
+	return last, err
+}
+
+// moveRun moves a run that the transaction has locked and gives the row as it stands then.
+func (t *tx) moveRun(ctx context.Context, r holdpoint.Run, now time.Time, m runMove) (holdpoint.Run, error) {
+	next, worked, err := nextRun(r, now, m)
+	if err != nil {
+		return r, err
+	}
+	_, err = t.writeRuns(ctx, []*runWrite{{from: r.State, version: r.Version, run: next, worked: worked, result: m.result, text: m.text}})
+	return next, err
 }
 
 func runNotNow(r holdpoint.Run) error {
@@ -200,117 +245,6 @@ func (t *tx) openEffects(ctx context.Context, tenant, run string) (n int64, err 
 	err = t.QueryRowContext(ctx, "SELECT COUNT(*) FROM effects WHERE tenant = $1 AND run_id = $2 AND state IN ('pending', 'sending', 'unknown')",
 		tenant, run).Scan(&n)
 	return n, err
-}
-
-// HoldDraft implements store.Runs.
-func (s *Store) HoldDraft(ctx context.Context, d store.Draft) (run holdpoint.Run, approval holdpoint.Approval, err error) {
-	f, queued := d.Fence, false
-	err = s.do(ctx, "HoldDraft", func(t *tx) error {
-		queued = false
-		r, now, err := t.lockRun(ctx, f.Tenant, f.RunID)
-		if err != nil {
-			return err
-		}
-		if repeated(f, r) {
-			run = r
-			approval, err = t.lastApproval(ctx, r)
-			return err
-		}
-		if err := owned(f, r, now); err != nil {
-			return err
-		}
-		if d.Draft.Revision != r.Revision+1 || d.Approval.Revision != d.Draft.Revision {
-			return holdpoint.Errorf(holdpoint.CodeNotAllowedNow, "run %s has draft revision %d; render the draft as the next one", r.ID, r.Revision).
-				With("draft_revision", r.Revision)
-		}
-		if run, err = t.moveRun(ctx, r, now, runMove{to: holdpoint.RunAwaitingHuman, trigger: "hold", call: f.Call, revision: d.Draft.Revision, handed: true}); err != nil {
-			return err
-		}
-		if err := t.insertDraft(ctx, now, d); err != nil {
-			return err
-		}
-		if approval, err = t.insertApproval(ctx, now, d); err != nil {
-			return err
-		}
-		accepted := runEvent("draft.accepted", d.Who, r.State, run, nil)
-		maps.Copy(accepted.data, d.Data)
-		accepted.data["draft_revision"], accepted.data["output_hash"] = d.Draft.Revision, d.Draft.OutputHash
-		events := []event{accepted, {tenant: f.Tenant, run: f.RunID, kind: "approval.created", who: d.Who, data: map[string]any{
-			"approval_id": approval.ID, "draft_revision": approval.Revision, "digest": approval.Digest, "policy_version": approval.PolicyHash,
-			"kind": approval.Kind, "why": approval.Why, "roles": approval.Roles, "quorum": approval.Quorum, "assurance": approval.Assurance,
-			"approve_by": approval.ApproveBy}}}
-		for _, c := range d.Challenges {
-			events = append(events, event{tenant: f.Tenant, run: f.RunID, kind: "challenge.created", who: d.Who, data: map[string]any{
-				"challenge_id": c.ID, "approval_id": approval.ID, "channel": c.Channel, "expires_at": approval.ApproveBy}})
-		}
-		if err := t.record(ctx, now, events...); err != nil {
-			return err
-		}
-		queued = len(d.Messages) > 0
-		return t.queue(ctx, now, d.Messages)
-	})
-	if err == nil && queued {
-		s.hint("messages")
-	}
-	return run, approval, err
-}
-
-// insertDraft stores a draft and the effects that policy rendered from it. They stand beside the outbox, where no
-// dispatcher looks, until a decision releases them (I1).
-func (t *tx) insertDraft(ctx context.Context, now time.Time, d store.Draft) error {
-	if _, err := t.ExecContext(ctx, `INSERT INTO drafts (tenant, run_id, revision, output_hash, model, policy_hash, output, source_url, created_at)
-		VALUES `+tuples(1, 9, 1), d.Fence.Tenant, d.Fence.RunID, int64(d.Draft.Revision), d.Draft.OutputHash, text(d.Draft.Model), d.Draft.PolicyHash,
-		d.Output, d.SourceURL, now.UnixMicro()); err != nil {
-		return err
-	}
-	if len(d.Effects) == 0 {
-		return nil
-	}
-	args := make([]any, 0, 20*len(d.Effects))
-	for _, e := range d.Effects {
-		after := e.After
-		if after == nil {
-			after = []string{}
-		}
-		var reversible any
-		if e.Reversible != nil {
-			reversible = text(e.Reversible)
-		}
-		args = append(args, d.Fence.Tenant, e.ID, d.Fence.RunID, e.Workflow, int64(d.Draft.Revision), int64(e.Order), e.Slot, e.Type, e.Connector,
-			e.ConnectorVersion, e.Provider, e.Consequence, e.TargetIndex, e.PayloadHash, e.ProviderKey, e.Reference, text(after), reversible,
-			e.Target, e.Payload)
-	}
-	_, err := t.ExecContext(ctx, "INSERT INTO planned_effects (tenant, "+specColumns+", target, payload) VALUES "+tuples(len(d.Effects), 20, 1), args...)
-	return err
-}
-
-// insertApproval stores the question about a draft and everyone's way in; both end at the same instant.
-func (t *tx) insertApproval(ctx context.Context, now time.Time, d store.Draft) (holdpoint.Approval, error) {
-	a := d.Approval
-	a.Tenant, a.RunID, a.State, a.Version = d.Fence.Tenant, d.Fence.RunID, holdpoint.ApprovalPending, 1
-	a.CreatedAt, a.ApproveBy, a.ExecuteBy, a.DecidedAt = now, now.Add(d.ApproveBy).Truncate(time.Microsecond), nil, nil
-	if a.Roles == nil {
-		a.Roles = []string{}
-	}
-	if a.Allowed == nil {
-		a.Allowed = []holdpoint.Decision{}
-	}
-	if _, err := t.ExecContext(ctx, `INSERT INTO approvals (tenant, id, run_id, workflow, revision, digest, policy_hash, state, kind, why, roles, quorum,
-		assurance, allowed, version, execute_within_us, created_at, approve_by) VALUES `+tuples(1, 18, 1),
-		a.Tenant, a.ID, a.RunID, a.Workflow, int64(a.Revision), a.Digest, a.PolicyHash, string(a.State), a.Kind, a.Why, text(a.Roles), int64(a.Quorum),
-		a.Assurance, text(a.Allowed), a.Version, micros(time.Duration(a.ExecuteWithin)), now.UnixMicro(), a.ApproveBy.UnixMicro()); err != nil {
-		return a, err
-	}
-	if len(d.Challenges) == 0 {
-		return a, nil
-	}
-	args := make([]any, 0, 6*len(d.Challenges))
-	for _, c := range d.Challenges {
-		args = append(args, a.Tenant, c.ID, a.ID, c.Email, c.Channel, a.ApproveBy.UnixMicro())
-	}
-	_, err := t.ExecContext(ctx, "INSERT INTO challenges (tenant, id, approval_id, email, channel, expires_at) VALUES "+
-		tuples(len(d.Challenges), 6, 1), args...)
-	return a, err
 }
 
 // lastApproval is the latest question about a run's present draft.
