@@ -15,9 +15,15 @@ type pool struct {
 	known map[string]*pooled // tenant/name
 }
 
+// Link is a connector with the connections that it keeps.
+type Link interface {
+	connector.Connector
+	Close()
+}
+
 // pooled is a connector that is closed when it has been replaced and its last user has gone.
 type pooled struct {
-	*httpcall.Connector
+	Link
 	version string
 	pool    *pool
 	users   int
@@ -35,7 +41,7 @@ func (p *pool) of(tenant string, c *policy.Connector) *pooled {
 			x.retired = true
 			x.closeIfIdle()
 		}
-		x = &pooled{Connector: httpcall.New(p.config(c)), version: c.Version, pool: p}
+		x = &pooled{Link: p.o.Connect(p.config(c)), version: c.Version, pool: p}
 		p.known[key] = x
 	}
 	x.users++

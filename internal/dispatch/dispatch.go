@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdpoint/holdpoint/connector/httpcall"
 	"github.com/holdpoint/holdpoint/internal/egress"
 	"github.com/holdpoint/holdpoint/internal/engine"
 	"github.com/holdpoint/holdpoint/internal/policy"
@@ -27,6 +28,7 @@ type Options struct {
 	Margin     time.Duration // 5s: what a lease outlasts window and timeout by
 	InFlight   int           // 64 effects at once
 	Reach      func(point string)
+	Connect    func(httpcall.Config) Link // how a connector reaches its provider; nil: over HTTP
 }
 
 // Dispatcher owns the loops of one process.
@@ -51,6 +53,9 @@ func New(o Options) *Dispatcher {
 		o.Reach = func(string) {}
 	}
 	o.Poll, o.SendWindow, o.Margin = orDefault(o.Poll, time.Second), orDefault(o.SendWindow, 5*time.Second), orDefault(o.Margin, 5*time.Second)
+	if o.Connect == nil {
+		o.Connect = func(c httpcall.Config) Link { return httpcall.New(c) }
+	}
 	if o.InFlight == 0 {
 		o.InFlight = 64
 	}
