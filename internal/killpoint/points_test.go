@@ -75,11 +75,15 @@ func called(c *ast.CallExpr) string {
 	return ""
 }
 
-// onStore reports whether a method is called on the store, which this package's functions name s.
+// onStore reports whether a method is called on the store, which this package's functions name s, or a function with it.
 func onStore(c *ast.CallExpr) bool {
 	f, ok := c.Fun.(*ast.SelectorExpr)
 	if !ok {
-		return false
+		if len(c.Args) == 0 {
+			return false
+		}
+		first, ok := c.Args[0].(*ast.Ident)
+		return ok && first.Name == "s"
 	}
 	switch x := f.X.(type) {
 	case *ast.Ident:
