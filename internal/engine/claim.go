@@ -230,7 +230,7 @@ func (e *Engine) answer(ctx context.Context, r store.ClaimResult) (ClaimAnswer, 
 		e.alert(ctx, r.Run, "fingerprint.mismatch")
 	}
 	if r.Outcome == holdpoint.Duplicate && r.Run.State == holdpoint.RunCompleted {
-		rec, err := e.store.Record(ctx, r.Run.Tenant, r.Run.ID)
+		rec, err := e.store.Content(ctx, r.Run.Tenant, r.Run.ID)
 		if err != nil {
 			return out, err
 		}
@@ -261,7 +261,7 @@ func (e *Engine) ClaimRun(ctx context.Context, a holdpoint.Actor, runID string, 
 	if r.ExecutionID == "" || len(r.ExecutionID) > 255 {
 		return ClaimAnswer{}, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "send the execution_id that will work on the run, at most 255 bytes")
 	}
-	rec, err := e.store.Record(ctx, a.Tenant, runID)
+	rec, err := e.store.Content(ctx, a.Tenant, runID)
 	if err != nil {
 		return ClaimAnswer{}, err
 	}

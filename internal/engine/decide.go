@@ -73,7 +73,7 @@ func (e *Engine) Decide(ctx context.Context, a holdpoint.Actor, approvalID strin
 	if err != nil {
 		return DecisionAnswer{}, err
 	}
-	rec, err := e.store.Record(ctx, a.Tenant, ap.RunID)
+	rec, err := e.store.Content(ctx, a.Tenant, ap.RunID)
 	if err != nil {
 		return DecisionAnswer{}, err
 	}
@@ -103,10 +103,6 @@ func (e *Engine) Decide(ctx context.Context, a holdpoint.Actor, approvalID strin
 			return DecisionAnswer{}, err
 		}
 	}
-	person, err := e.store.PersonByID(ctx, a.Tenant, a.ID)
-	if err != nil {
-		return DecisionAnswer{}, err
-	}
 	p, err := e.policies.version(ctx, a.Tenant, ap.PolicyHash)
 	if err != nil {
 		return DecisionAnswer{}, err
@@ -115,7 +111,7 @@ func (e *Engine) Decide(ctx context.Context, a holdpoint.Actor, approvalID strin
 	if err != nil {
 		return DecisionAnswer{}, err
 	}
-	d := store.Decision{Tenant: a.Tenant, ID: decisionID, ApprovalID: ap.ID, Digest: r.Digest, Person: person, Decision: r.Decision,
+	d := store.Decision{Tenant: a.Tenant, ID: decisionID, ApprovalID: ap.ID, Digest: r.Digest, Person: holdpoint.Person{ID: a.ID, Tenant: a.Tenant, Email: a.Email}, Decision: r.Decision,
 		ReasonText: reason, Assurance: a.Assurance, How: a.How, Budget: w.Retry.RunBudget, Who: who(a)}
 	if d.Messages, err = e.decisionMessages(ctx, ap, p, w.Gate.Notify, "approval.decided"); err != nil {
 		return DecisionAnswer{}, err

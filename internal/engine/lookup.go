@@ -52,7 +52,7 @@ func (e *Engine) lookup(ctx context.Context, owner string, l store.LeasedEffect)
 	if t.Connector == nil || t.workflow == nil || t.Connector.Version != l.ConnectorVersion {
 		r.Detail = "the connector of the approved version is not in the active policy"
 	} else {
-		if err := e.openTask(ctx, &t); err != nil {
+		if err := e.openTask(&t); err != nil {
 			return t, false, err
 		}
 		switch {

@@ -19,8 +19,7 @@ type Task struct {
 	Vars      connector.Vars
 	Connector *policy.Connector
 	workflow  *policy.Workflow
-	keyLife   time.Duration // of a valid proof for this connector version; 0 if there is none
-	wire      string        // hash of the request that this attempt sends
+	wire      string // hash of the request that this attempt sends
 }
 
 // LeaseEffects leases due effects for owner and returns those that may be sent. What differs from what was approved is
@@ -74,18 +73,14 @@ func (e *Engine) task(ctx context.Context, l store.LeasedEffect) (Task, holdpoin
 	if t.Connector == nil || t.workflow == nil || t.Connector.Version != l.ConnectorVersion || len(t.Connector.MissingSecrets(e.secrets)) > 0 {
 		return t, holdpoint.HoldConfiguration, nil
 	}
-	stands, err := e.authorityStands(ctx, p, l.Effect)
-	if err != nil {
-		return t, "", err
-	}
-	if !stands {
+	if !authorityStands(p, l) {
 		return t, holdpoint.HoldAuthority, nil
 	}
-	return t, holdpoint.HoldNone, e.openTask(ctx, &t)
+	return t, holdpoint.HoldNone, e.openTask(&t)
 }
 
-// openTask opens target and payload and looks the proof up.
-func (e *Engine) openTask(ctx context.Context, t *Task) error {
+// openTask opens target and payload.
+func (e *Engine) openTask(t *Task) error {
 	b, err := e.openBox(t.Tenant, t.RunID, t.RunKey)
 	if err != nil {
 		return err
@@ -95,47 +90,22 @@ func (e *Engine) openTask(ctx context.Context, t *Task) error {
 		return err
 	}
 	body, err := b.open("effect:"+t.ID, t.Payload)
-	if err != nil {
-		return err
-	}
 	t.Vars = connector.Vars{Key: t.ProviderKey, Reference: t.Reference, Target: string(target), Payload: body, Slot: t.Slot, Type: t.Type, RunID: t.RunID}
-	proof, err := e.store.Proof(ctx, t.Tenant, t.LeasedEffect.Connector, t.ConnectorVersion)
-	if err == nil && proof != nil {
-		t.keyLife = proof.KeyLife
-	}
 	return err
 }
 
 // authorityStands reports whether the person whose decision released an effect still has the right to decide.
-func (e *Engine) authorityStands(ctx context.Context, p *loaded, x holdpoint.Effect) (bool, error) {
-	rec, err := e.store.Record(ctx, x.Tenant, x.RunID)
-	if err != nil {
-		return false, err
-	}
-	for _, ap := range rec.Approvals {
-		if ap.ID != x.ApprovalID {
-			continue
-		}
-		for _, d := range rec.Decisions {
-			if d.ApprovalID != ap.ID || d.Decision != holdpoint.DecisionApprove {
-				continue
-			}
-			person, err := e.store.PersonByID(ctx, x.Tenant, d.PersonID)
-			if err != nil {
-				return false, err
-			}
-			return !person.Disabled && slices.ContainsFunc(rolesOf(p, person), func(r string) bool { return slices.Contains(ap.Roles, r) }), nil
-		}
-	}
-	return false, nil
+func authorityStands(p *loaded, l store.LeasedEffect) bool {
+	return l.Decider.ID != "" && !l.Decider.Disabled &&
+		slices.ContainsFunc(rolesOf(p, l.Decider), func(r string) bool { return slices.Contains(l.Roles, r) })
 }
 
 // facts is what the failure matrix needs to know about an attempt.
 func (t *Task) facts(attempts int, first, now time.Time) policy.EffectFacts {
-	f := policy.EffectFacts{PossiblyCommitted: t.PossiblyCommitted, Attempts: attempts, FirstAttempt: first, Now: now, Proved: t.keyLife > 0,
+	f := policy.EffectFacts{PossiblyCommitted: t.PossiblyCommitted, Attempts: attempts, FirstAttempt: first, Now: now, Proved: t.KeyLife > 0,
 		SameWire: t.WireHash == "" || t.WireHash == t.wire, HasLookup: t.Connector.Lookup != nil, Retry: t.workflow.Retry}
 	if f.Proved && !first.IsZero() {
-		f.KeyUntil = first.Add(t.keyLife)
+		f.KeyUntil = first.Add(t.KeyLife)
 	}
 	return f
 }
@@ -151,12 +121,12 @@ func (e *Engine) Begin(ctx context.Context, owner string, t *Task, wireHash stri
 		return store.BegunAttempt{}, false, e.store.ReleaseEffects(ctx, owner, []store.Settlement{s})
 	}
 	begin := store.AttemptBegin{ID: newID(), Tenant: t.Tenant, EffectID: t.ID, RunID: t.RunID, Version: t.Version, WireHash: wireHash, SendBefore: sendBefore}
-	if t.keyLife > 0 {
+	if t.KeyLife > 0 {
 		first := t.Now
 		if t.FirstAttemptAt != nil {
 			first = *t.FirstAttemptAt
 		}
-		begin.ProofUntil = first.Add(t.keyLife)
+		begin.ProofUntil = first.Add(t.KeyLife)
 	}
 	begun, err := e.begin(ctx, owner, begin)
 	if err != nil || len(begun) == 0 {

@@ -101,7 +101,7 @@ func (e *Engine) Replace(ctx context.Context, a holdpoint.Actor, runID string, r
 func (e *Engine) refuseDerived(ctx context.Context, run holdpoint.Run, key string, op *holdpoint.Operation) error {
 	chain := []payload.Identity{identityOf(run)}
 	for id, n := run.Replaces, 0; id != "" && n < chainLimit; n++ {
-		rec, err := e.store.Record(ctx, run.Tenant, id)
+		rec, err := e.store.Content(ctx, run.Tenant, id)
 		if err != nil {
 			return err
 		}

@@ -211,7 +211,7 @@ func (e *Engine) Evidence(ctx context.Context, a holdpoint.Actor, runID string) 
 		return nil, err
 	}
 	if runID != "" {
-		if _, err := e.store.Record(ctx, a.Tenant, runID); err != nil {
+		if _, err := e.store.Content(ctx, a.Tenant, runID); err != nil {
 			return nil, err
 		}
 	}

@@ -70,7 +70,7 @@ func (e *Engine) Renew(ctx context.Context, a holdpoint.Actor, runID string, r R
 
 // runPolicy reads a run with the policy and workflow that it is judged under.
 func (e *Engine) runPolicy(ctx context.Context, tenant, runID string) (store.Record, *loaded, *policy.Workflow, error) {
-	rec, err := e.store.Record(ctx, tenant, runID)
+	rec, err := e.store.Content(ctx, tenant, runID)
 	if err != nil {
 		return rec, nil, nil, err
 	}
@@ -123,7 +123,7 @@ func (e *Engine) BeginStep(ctx context.Context, a holdpoint.Actor, runID, name s
 }
 
 func (e *Engine) boxOf(ctx context.Context, tenant, runID string) (box, error) {
-	rec, err := e.store.Record(ctx, tenant, runID)
+	rec, err := e.store.Content(ctx, tenant, runID)
 	if err != nil {
 		return box{}, err
 	}

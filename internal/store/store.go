@@ -352,9 +352,12 @@ type EffectLease struct {
 	Enabled bool     // AI_ACTIONS_ENABLED was exactly true; false leases nothing
 }
 
-// LeasedEffect is an effect with its sealed content and the wrapped key of its run.
+// LeasedEffect is an effect with its sealed content, the wrapped key of its run and what its lease read to judge it by.
 type LeasedEffect struct {
 	holdpoint.Effect
+	Roles   []string         // of the gate that was decided
+	Decider holdpoint.Person // whose approval released it, as they stand now; zero if there is none
+	KeyLife time.Duration    // of the valid proof of its connector version; 0 if there is none
 	Target  []byte
 	Payload []byte
 	RunKey  []byte
@@ -541,6 +544,9 @@ type PolicyRow struct {
 type Reads interface {
 	// Record gives all that stands about one run, content sealed; not_found.
 	Record(ctx context.Context, tenant, runID string) (Record, error)
+	// Content gives one run with its sealed content and nothing that hangs on it: Run, RunKey, Payload, Initiator,
+	// ResumeURL, Result and FailText of a Record; not_found.
+	Content(ctx context.Context, tenant, runID string) (Record, error)
 	// FindRuns lists runs by filter, newest first.
 	FindRuns(ctx context.Context, f RunFilter) ([]holdpoint.Run, string, error)
 	ApprovalByID(ctx context.Context, tenant, id string) (holdpoint.Approval, error)

@@ -332,6 +332,11 @@ func (s *Store) Record(ctx context.Context, tenant string, runID string) (store.
 	return one(ctx, s, "Record", func() (store.Record, error) { return s.inner.Record(ctx, tenant, runID) })
 }
 
+// Content implements store.Store.
+func (s *Store) Content(ctx context.Context, tenant string, runID string) (store.Record, error) {
+	return one(ctx, s, "Content", func() (store.Record, error) { return s.inner.Content(ctx, tenant, runID) })
+}
+
 // FindRuns implements store.Store.
 func (s *Store) FindRuns(ctx context.Context, f store.RunFilter) ([]holdpoint.Run, string, error) {
 	return two(ctx, s, "FindRuns", func() ([]holdpoint.Run, string, error) { return s.inner.FindRuns(ctx, f) })

@@ -32,11 +32,11 @@ const liteRows = 50
 // each hands rows to fn as the table v: the text of a WITH clause and its arguments, which begin with args. PostgreSQL
 // takes one array for each column, so that a statement reads the same for any number of rows and is planned once;
 // SQLite has no arrays and takes VALUES, some rows at a time. Values are string, int64, []byte or nil.
-func (t *tx) each(l layout, rows [][]any, args []any, fn func(with string, args []any) error) error {
+func (s *Store) each(l layout, rows [][]any, args []any, fn func(with string, args []any) error) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	if t.s.postgres {
+	if s.postgres {
 		with, args := l.arrays(rows, slices.Clip(args))
 		return fn(with, args)
 	}
@@ -47,6 +47,10 @@ func (t *tx) each(l layout, rows [][]any, args []any, fn func(with string, args 
 		}
 	}
 	return nil
+}
+
+func (t *tx) each(l layout, rows [][]any, args []any, fn func(with string, args []any) error) error {
+	return t.s.each(l, rows, args, fn)
 }
 
 // insert writes rows into a table that has the columns of l.

@@ -56,12 +56,8 @@ func (t *tx) lockRuns(ctx context.Context, refs []runRef) (map[runRef]*holdpoint
 		now, err := t.now(ctx)
 		return nil, now, err
 	}
-	rows := make([][]any, len(refs))
-	for i, r := range refs {
-		rows[i] = []any{r.tenant, r.id}
-	}
 	var all []holdpoint.Run
-	err := t.each(ids, rows, nil, func(with string, args []any) error {
+	err := t.each(ids, named(refs), nil, func(with string, args []any) error {
 		some, err := t.QueryContext(ctx, t.s.expand(with+" SELECT "+runColumns+` FROM runs WHERE (tenant, id) IN (SELECT tenant, id FROM v)
  ORDER BY tenant, scope, key_hmac {{for_update}}`), args...)
 		locked, err := collect(some, err, func(row scanner) (holdpoint.Run, error) { return scanRun(row) })

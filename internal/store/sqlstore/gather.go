@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -142,4 +143,30 @@ func together[T, R any](s *Store, verb string, fn func(ctx context.Context, t *t
 		}
 		return out, refused
 	}
+}
+
+// readTogether makes a gather of reads: fn reads what it finds of some keys, and missing says that one was not there.
+func readTogether[K comparable, R any](verb string, missing func(K) error, fn func(ctx context.Context, keys []K, found map[K]R) error) *gather[K, R] {
+	return &gather[K, R]{verb: verb, most: 200, lanes: 2, run: func(ctx context.Context, in []K) ([]R, []error) {
+		keys := slices.Clone(in)
+		found := make(map[K]R, len(in))
+		seen := make(map[K]bool, len(in))
+		keys = slices.DeleteFunc(keys, func(k K) bool { again := seen[k]; seen[k] = true; return again })
+		refused := make([]error, len(in))
+		if err := readErr(verb, fn(ctx, keys, found), nil); err != nil {
+			for i := range refused {
+				refused[i] = err
+			}
+			return nil, refused
+		}
+		out := make([]R, len(in))
+		for i, k := range in {
+			r, ok := found[k]
+			if !ok {
+				refused[i] = missing(k)
+			}
+			out[i] = r
+		}
+		return out, refused
+	}}
 }

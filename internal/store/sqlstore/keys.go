@@ -79,30 +79,61 @@ func (t *tx) enabled(ctx context.Context, tenant, id string) error {
 	return err
 }
 
-// KeyByHash implements store.People: one read of what is committed, so that a revocation counts at once, and at most
-// one write a minute. The person is nil for a machine key.
+// heldKey is a live key with its person, nil for a machine key.
+type heldKey struct {
+	key    holdpoint.Key
+	person *holdpoint.Person
+	now    int64
+}
+
+func noKey(string) error {
+	return holdpoint.Errorf(holdpoint.CodeNotFound, "this key is unknown or revoked; ask for a new one")
+}
+
+// KeyByHash implements store.People: a read that begins after the call, so that a revocation counts at once, and at most
+// one write a minute.
 func (s *Store) KeyByHash(ctx context.Context, tokenHash string) (holdpoint.Key, *holdpoint.Person, error) {
-	var p holdpoint.Person
-	var now int64
-	dest, done := personDest(&p)
-	k, err := scanKey(s.read.QueryRowContext(ctx, s.expand("SELECT "+keyColumns+", {{now}}, "+personColumns+` FROM api_keys
- LEFT JOIN people ON people.tenant = api_keys.tenant AND people.id = api_keys.person_id
- WHERE api_keys.token_hash = $2 AND api_keys.revoked_at IS NULL AND (api_keys.person_id = '' OR people.disabled = 0)`),
-		s.clock(), tokenHash), append([]any{&now}, dest...)...)
+	h, err := s.keys.do(ctx, tokenHash)
 	if err != nil {
-		return holdpoint.Key{}, nil, readErr("key by hash", err, holdpoint.Errorf(holdpoint.CodeNotFound, "this key is unknown or revoked; ask for a new one"))
+		return holdpoint.Key{}, nil, err
 	}
 	var used int64
-	if k.LastUsedAt != nil {
-		used = k.LastUsedAt.UnixMicro()
+	if h.key.LastUsedAt != nil {
+		used = h.key.LastUsedAt.UnixMicro()
 	}
 	// Comparing with the old value lets one of many simultaneous calls write; the others change nothing.
-	s.note(ctx, used, now, "UPDATE api_keys SET last_used_at = $3 WHERE token_hash = $1 AND COALESCE(last_used_at, 0) = $2", tokenHash)
-	if k.PersonID == "" {
-		return k, nil, nil
+	s.note(ctx, used, h.now, "UPDATE api_keys SET last_used_at = $3 WHERE token_hash = $1 AND COALESCE(last_used_at, 0) = $2", tokenHash)
+	if h.person == nil {
+		return h.key, nil, nil
 	}
-	done()
-	return k, &p, nil
+	p := *h.person
+	return h.key, &p, nil
+}
+
+var hashes = columns("hash text")
+
+func (s *Store) keysByHash(ctx context.Context, asked []string, found map[string]heldKey) error {
+	rows := make([][]any, len(asked))
+	for i, hash := range asked {
+		rows[i] = []any{hash}
+	}
+	return s.each(hashes, rows, []any{s.clock()}, func(with string, args []any) error {
+		returned, err := s.read.QueryContext(ctx, s.expand(with+" SELECT "+keyColumns+", {{now}}, api_keys.token_hash, "+personColumns+` FROM api_keys
+ LEFT JOIN people ON people.tenant = api_keys.tenant AND people.id = api_keys.person_id
+ WHERE api_keys.token_hash IN (SELECT hash FROM v) AND api_keys.revoked_at IS NULL AND (api_keys.person_id = '' OR people.disabled = 0)`), args...)
+		_, err = collect(returned, err, func(row scanner) (h heldKey, err error) {
+			var p holdpoint.Person
+			var hash string
+			dest, done := personDest(&p)
+			if h.key, err = scanKey(row, append([]any{&h.now, &hash}, dest...)...); err == nil && h.key.PersonID != "" {
+				done()
+				h.person = &p
+			}
+			found[hash] = h
+			return h, err
+		})
+		return err
+	})
 }
 
 // note writes the last use of one key or session if the one that stands is a minute old. It is a transaction of its

@@ -31,8 +31,10 @@ func (s *Store) LeaseLookups(ctx context.Context, owner string, lease time.Durat
 UPDATE effects SET lease_owner = $2, lease_expires_at = {{now}} + $3, version = effects.version + 1, updated_at = {{now}}
  FROM picked WHERE effects.tenant = picked.tenant AND effects.id = picked.id AND effects.state = 'unknown'
  RETURNING `+leasedColumns), s.clock(), owner, micros(lease), limit)
-		leased, err = collect(rows, err, scanLeased)
-		return err
+		if leased, err = collect(rows, err, scanLeased); err != nil {
+			return err
+		}
+		return t.judged(ctx, leased)
 	})
 	return leased, err
 }

@@ -2,8 +2,10 @@ package sqlstore
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/holdpoint/holdpoint"
 	"github.com/holdpoint/holdpoint/internal/store"
@@ -81,6 +83,9 @@ UPDATE effects SET state = 'sending', lease_owner = $2, lease_expires_at = {{now
 	if err != nil || len(leased) == 0 {
 		return nil, err
 	}
+	if err := t.judged(ctx, leased); err != nil {
+		return nil, err
+	}
 	m := mover{tx: t, now: leased[0].Now, who: dispatcher}
 	for _, e := range leased {
 		m.note("effect.leased", e.Tenant, e.RunID, map[string]any{"effect_id": e.ID, "slot": e.Slot, "from": holdpoint.EffectPending,
@@ -101,6 +106,45 @@ func scanLeased(row scanner) (store.LeasedEffect, error) {
 	l.Effect, err = scanEffect(row, &l.Target, &l.Payload, &l.RunKey, &l.RunKeyT)
 	l.Now = l.UpdatedAt
 	return l, err
+}
+
+// leases are the columns that name leased effects, the decision that released each and the connector that sends it.
+var leases = columns("tenant text, id text, approval_id text, connector text, version text")
+
+// judged reads what the dispatcher judges leased effects by: who released them, and whether their connector is proved.
+func (t *tx) judged(ctx context.Context, leased []store.LeasedEffect) error {
+	rows := make([][]any, len(leased))
+	of := make(map[runRef]*store.LeasedEffect, len(leased))
+	for i := range leased {
+		e := &leased[i]
+		rows[i], of[runRef{e.Tenant, e.ID}] = []any{e.Tenant, e.ID, e.ApprovalID, e.Connector, e.ConnectorVersion}, e
+	}
+	return t.each(leases, rows, []any{t.s.clock()}, func(with string, args []any) error {
+		found, err := t.QueryContext(ctx, t.s.expand(with+` SELECT v.tenant, v.id, approvals.roles, COALESCE(proofs.key_life_us, 0), `+personColumns+`
+ FROM v JOIN approvals ON approvals.tenant = v.tenant AND approvals.id = v.approval_id
+ LEFT JOIN proofs ON proofs.tenant = v.tenant AND proofs.connector = v.connector AND proofs.version = v.version AND proofs.expires_at > {{now}}
+ LEFT JOIN decisions ON decisions.tenant = v.tenant AND decisions.approval_id = v.approval_id AND decisions.decision = 'approve'
+ LEFT JOIN people ON people.tenant = decisions.tenant AND people.id = decisions.person_id
+ ORDER BY decisions.created_at, decisions.id`), args...)
+		_, err = collect(found, err, func(row scanner) (x struct{}, err error) {
+			var at runRef
+			var roles string
+			var life int64
+			var p holdpoint.Person
+			dest, done := personDest(&p)
+			if err := row.Scan(append([]any{&at.tenant, &at.id, &roles, &life}, dest...)...); err != nil {
+				return x, err
+			}
+			e := of[at]
+			if e.Decider.ID == "" { // the first who approved
+				done()
+				e.Decider = p
+			}
+			e.KeyLife = time.Duration(life) * time.Microsecond
+			return x, json.Unmarshal([]byte(roles), &e.Roles)
+		})
+		return err
+	})
 }
 
 // RecoverEffects implements store.Outbox. An open attempt is settled as class crash so that it is in flight no longer;

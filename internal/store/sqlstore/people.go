@@ -100,9 +100,26 @@ func (s *Store) PersonByID(ctx context.Context, tenant, id string) (holdpoint.Pe
 
 // ListPeople implements store.People, in order of e-mail.
 func (s *Store) ListPeople(ctx context.Context, tenant string) ([]holdpoint.Person, error) {
-	rows, err := s.read.QueryContext(ctx, "SELECT "+personColumns+" FROM people WHERE tenant = $1 ORDER BY email", tenant)
-	people, err := collect(rows, err, scanPerson)
-	return people, readErr("list people", err, nil)
+	people, err := s.people.do(ctx, tenant)
+	return slices.Clone(people), err
+}
+
+var tenantNames = columns("tenant text")
+
+func (s *Store) peopleOf(ctx context.Context, tenants []string, found map[string][]holdpoint.Person) error {
+	rows := make([][]any, len(tenants))
+	for i, tenant := range tenants {
+		rows[i], found[tenant] = []any{tenant}, nil
+	}
+	return s.each(tenantNames, rows, nil, func(with string, args []any) error {
+		returned, err := s.read.QueryContext(ctx, with+" SELECT "+personColumns+" FROM people WHERE tenant IN (SELECT tenant FROM v) ORDER BY email", args...)
+		_, err = collect(returned, err, func(row scanner) (holdpoint.Person, error) {
+			p, err := scanPerson(row)
+			found[p.Tenant] = append(found[p.Tenant], p)
+			return p, err
+		})
+		return err
+	})
 }
 
 // SetPassword implements store.People; not_found.

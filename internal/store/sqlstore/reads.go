@@ -106,8 +106,53 @@ func (s *Store) FindRuns(ctx context.Context, f store.RunFilter) ([]holdpoint.Ru
 
 // ApprovalByID implements store.Reads; not_found.
 func (s *Store) ApprovalByID(ctx context.Context, tenant, id string) (holdpoint.Approval, error) {
-	a, err := scanApproval(s.read.QueryRowContext(ctx, "SELECT "+approvalColumns+" FROM approvals WHERE tenant = $1 AND id = $2", tenant, id))
-	return a, readErr("approval by id", err, holdpoint.Errorf(holdpoint.CodeNotFound, "there is no approval %s in this tenant; look at its run", id))
+	return s.questions.do(ctx, runRef{tenant, id})
+}
+
+func (s *Store) approvalsByID(ctx context.Context, asked []runRef, found map[runRef]holdpoint.Approval) error {
+	return s.each(ids, named(asked), nil, func(with string, args []any) error {
+		rows, err := s.read.QueryContext(ctx, with+" SELECT "+approvalColumns+" FROM approvals WHERE (tenant, id) IN (SELECT tenant, id FROM v)", args...)
+		_, err = collect(rows, err, func(row scanner) (holdpoint.Approval, error) {
+			a, err := scanApproval(row)
+			found[runRef{a.Tenant, a.ID}] = a
+			return a, err
+		})
+		return err
+	})
+}
+
+// Content implements store.Reads; not_found.
+func (s *Store) Content(ctx context.Context, tenant, runID string) (store.Record, error) {
+	return s.contents.do(ctx, runRef{tenant, runID})
+}
+
+// contentColumns are runColumns with what is sealed in the run's row.
+const contentColumns = runColumns + ", runs.run_key, runs.payload, runs.initiator, runs.resume_url, runs.result, runs.fail_text"
+
+func scanContent(row scanner) (r store.Record, err error) {
+	r.Run, err = scanRun(row, &r.RunKey, &r.Payload, &r.Initiator, &r.ResumeURL, &r.Result, &r.FailText)
+	return r, err
+}
+
+func (s *Store) contentsOf(ctx context.Context, asked []runRef, found map[runRef]store.Record) error {
+	return s.each(ids, named(asked), nil, func(with string, args []any) error {
+		rows, err := s.read.QueryContext(ctx, with+" SELECT "+contentColumns+" FROM runs WHERE (tenant, id) IN (SELECT tenant, id FROM v)", args...)
+		_, err = collect(rows, err, func(row scanner) (store.Record, error) {
+			r, err := scanContent(row)
+			found[runRef{r.Run.Tenant, r.Run.ID}] = r
+			return r, err
+		})
+		return err
+	})
+}
+
+// named are the rows of a batch that names them.
+func named(refs []runRef) [][]any {
+	rows := make([][]any, len(refs))
+	for i, r := range refs {
+		rows[i] = []any{r.tenant, r.id}
+	}
+	return rows
 }
 
 // FindApprovals implements store.Reads, newest first; state "" gives all.

@@ -19,8 +19,9 @@ func (s *Store) Record(ctx context.Context, tenant, runID string) (store.Record,
 		if r.Now, err = t.now(ctx); err != nil {
 			return err
 		}
-		r.Run, err = scanRun(t.QueryRowContext(ctx, "SELECT "+runColumns+`, runs.run_key, runs.payload, runs.initiator, runs.resume_url, runs.result, runs.fail_text
- FROM runs WHERE tenant = $1 AND id = $2`, tenant, runID), &r.RunKey, &r.Payload, &r.Initiator, &r.ResumeURL, &r.Result, &r.FailText)
+		now := r.Now
+		r, err = scanContent(t.QueryRowContext(ctx, "SELECT "+contentColumns+" FROM runs WHERE tenant = $1 AND id = $2", tenant, runID))
+		r.Now = now
 		if err != nil {
 			return readErr("record", err, noRun(runID))
 		}

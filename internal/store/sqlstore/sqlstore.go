@@ -58,6 +58,10 @@ type Store struct {
 	decisions   *gather[store.Decision, store.DecisionResult]
 	begins      *gather[beginCall, []store.BegunAttempt]
 	settlements *gather[settleCall, []store.Settled]
+	keys        *gather[string, heldKey]
+	contents    *gather[runRef, store.Record]
+	questions   *gather[runRef, holdpoint.Approval]
+	people      *gather[string, []holdpoint.Person]
 }
 
 var _ store.Store = (*Store)(nil)
@@ -90,6 +94,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s.gather()
+	s.gatherReads()
 	ctx, s.stop = context.WithCancel(context.Background())
 	if s.postgres && s.direct != "" {
 		go s.listen(ctx)
@@ -110,6 +115,14 @@ func (s *Store) gather() {
 	s.begins = &gather[beginCall, []store.BegunAttempt]{verb: "begin attempts", run: together(s, "begin attempts", s.beginAll), most: 64, lanes: lanes,
 		apart: func(c beginCall) any { return runRef{c.list[0].Tenant, c.list[0].EffectID} }}
 	s.settlements = &gather[settleCall, []store.Settled]{verb: "settle attempts", run: together(s, "settle attempts", s.settleAll), most: 64, lanes: lanes}
+}
+
+// gatherReads sets up the reads that concurrent calls share.
+func (s *Store) gatherReads() {
+	s.keys = readTogether("key by hash", noKey, s.keysByHash)
+	s.contents = readTogether("content", func(r runRef) error { return noRun(r.id) }, s.contentsOf)
+	s.questions = readTogether("approval by id", func(r runRef) error { return noApproval(r.id) }, s.approvalsByID)
+	s.people = readTogether("list people", func(string) error { return nil }, s.peopleOf)
 }
 
 func (s *Store) openSQLite(path string) error {
