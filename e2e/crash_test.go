@@ -5,6 +5,7 @@ package e2e
 import (
 	"database/sql"
 	"io"
+	"iter"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -63,26 +64,49 @@ func (p *tap) Write(b []byte) (int, error) {
 // query reads one number from the world's database, past every server.
 func (w *world) query(statement string, args ...any) (value int64, found bool) {
 	w.t.Helper()
+	for range w.read(statement, args, &value) {
+		found = true
+		break
+	}
+	return value, found
+}
+
+// read goes over rows of the world's database, past every server, and leaves each in into.
+func (w *world) read(statement string, args []any, into ...any) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		w.t.Helper()
+		db := w.db
+		if db == nil {
+			db = w.open()
+			defer db.Close()
+		}
+		rows, err := db.QueryContext(w.t.Context(), statement, args...)
+		require.NoError(w.t, err)
+		defer rows.Close()
+		for n := 0; rows.Next(); n++ {
+			require.NoError(w.t, rows.Scan(into...))
+			if !yield(n) {
+				return
+			}
+		}
+		require.NoError(w.t, rows.Err())
+	}
+}
+
+// open opens the world's database for reading.
+func (w *world) open() *sql.DB {
+	w.t.Helper()
 	driver, dsn := "", ""
 	for _, e := range w.env {
 		if text, ok := strings.CutPrefix(e, "HOLDPOINT_DB=sqlite:"); ok {
-			driver, dsn = "sqlite", "file:"+text+"?_pragma=query_only(1)"
+			driver, dsn = "sqlite", "file:"+text+"?_pragma=query_only(1)&_pragma=busy_timeout(5000)"
 		} else if text, ok := strings.CutPrefix(e, "HOLDPOINT_DB_DIRECT="); ok {
 			driver, dsn = "pgx", text
 		}
 	}
 	db, err := sql.Open(driver, dsn)
 	require.NoError(w.t, err)
-	defer db.Close()
-	rows, err := db.QueryContext(w.t.Context(), statement, args...)
-	require.NoError(w.t, err)
-	defer rows.Close()
-	if rows.Next() {
-		require.NoError(w.t, rows.Scan(&value))
-		found = true
-	}
-	require.NoError(w.t, rows.Err())
-	return value, found
+	return db
 }
 
 // pausedAtAttempt stops a server between the attempt row of an effect and the first byte of its request, and waits until

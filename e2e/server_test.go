@@ -28,6 +28,7 @@ type server struct {
 	cmd   *exec.Cmd
 	url   string // "" without role api
 	log   string // path of what it says on its diagnostics stream
+	said  chan string
 	ended chan struct{}
 	code  int // valid once ended is closed
 
@@ -45,7 +46,17 @@ type serving struct {
 // serve starts a server that answers requests when serve returns. It is stopped at the end of the test.
 func (w *world) serve(how serving) *server {
 	w.t.Helper()
-	s := &server{w: w, ended: make(chan struct{})}
+	s := w.launch(how)
+	if !s.up() {
+		w.t.Fatalf("the server ended at its start with %d: %s", s.code, s.logged())
+	}
+	return s
+}
+
+// launch starts a server and returns at once; up waits for it. It is stopped at the end of the test.
+func (w *world) launch(how serving) *server {
+	w.t.Helper()
+	s := &server{w: w, said: make(chan string, 1), ended: make(chan struct{})}
 	path := how.binary
 	if path == "" {
 		path = binary(w.t)
@@ -68,13 +79,12 @@ func (w *world) serve(how serving) *server {
 	stdout, err := s.cmd.StdoutPipe()
 	require.NoError(w.t, err)
 	require.NoError(w.t, s.cmd.Start())
-	said := make(chan string, 1)
 	go func() {
 		var answer struct {
 			Addr string `json:"addr"`
 		}
 		if json.NewDecoder(stdout).Decode(&answer) == nil {
-			said <- answer.Addr
+			s.said <- answer.Addr
 		}
 		_, _ = io.Copy(io.Discard, stdout)
 		_ = s.cmd.Wait()
@@ -82,22 +92,37 @@ func (w *world) serve(how serving) *server {
 		close(s.ended)
 	}()
 	w.t.Cleanup(s.end)
-	select {
-	case addr := <-said:
-		if addr != "" {
-			s.url = "http://" + addr
-		}
-	case <-s.ended:
-		w.t.Fatalf("the server ended at its start with %d: %s", s.code, s.logged())
-	case <-time.After(soon):
-		w.t.Fatalf("the server said nothing in %s: %s", soon, s.logged())
-	}
-	if s.url != "" {
-		s.machine, s.ana = client.New(s.url, w.key), client.New(s.url, w.anasToken)
-		s.ben, s.otto = client.New(s.url, w.bensToken), client.New(s.url, w.ottosToken)
-		eventually(w.t, soon, "the server is ready", func() bool { return s.machine.Ready(w.t.Context()) == nil })
-	}
 	return s
+}
+
+// up waits until the server answers requests, and reports false if it ended before.
+func (s *server) up() bool {
+	s.w.t.Helper()
+	select {
+	case addr := <-s.said:
+		if addr == "" {
+			return true
+		}
+		s.url = "http://" + addr
+	case <-s.ended:
+		return false
+	case <-time.After(soon):
+		s.w.t.Fatalf("the server said nothing in %s: %s", soon, s.logged())
+	}
+	s.machine, s.ana = client.New(s.url, s.w.key), client.New(s.url, s.w.anasToken)
+	s.ben, s.otto = client.New(s.url, s.w.bensToken), client.New(s.url, s.w.ottosToken)
+	eventually(s.w.t, soon, "the server is ready or has ended", func() bool { return s.over() || s.machine.Ready(s.w.t.Context()) == nil })
+	return !s.over()
+}
+
+// over reports whether the process has ended.
+func (s *server) over() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // logged is what the server has said on its diagnostics stream.
@@ -140,8 +165,9 @@ func (s *server) end() {
 		<-s.ended
 	}
 	if s.w.t.Failed() {
-		text, _ := os.ReadFile(s.log)
-		s.w.t.Logf("%s said:\n%s", filepath.Base(s.log), lastLines(text, 40))
+		if text, _ := os.ReadFile(s.log); len(text) > 0 {
+			s.w.t.Logf("%s said:\n%s", filepath.Base(s.log), lastLines(text, 40))
+		}
 	}
 }
 

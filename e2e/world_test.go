@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"os"
@@ -36,6 +37,8 @@ type world struct {
 	t        testing.TB
 	dir      string
 	env      []string // settings of every process
+	program  string   // what executes commands; "" is the binary under test
+	db       *sql.DB  // what query reads from; nil opens it each time, so that nobody holds it while a server dies
 	provider *mirror.Provider
 
 	key                              string // machine key with scopes work and read
@@ -107,7 +110,11 @@ func (w *world) execute(env []string, stdin string, args ...string) result {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary(w.t), args...)
+	program := w.program
+	if program == "" {
+		program = binary(w.t)
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = w.dir
 	cmd.Env = append(w.environ(), env...)
 	cmd.Stdin = strings.NewReader(stdin)
