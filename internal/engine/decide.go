@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 
 	"github.com/holdpoint/holdpoint"
 	"github.com/holdpoint/holdpoint/internal/store"
@@ -164,32 +165,39 @@ func (e *Engine) Withdraw(ctx context.Context, a holdpoint.Actor, approvalID, re
 	return DecisionAnswer{Approval: *e.brief(res.Approval), Run: res.Run, Effects: res.Effects}, nil
 }
 
-// Sweep moves what time has moved and queues the messages that people get about it.
+// Sweep moves what time has moved and queues the messages that people get about it. What goes wrong with one of them
+// keeps no other back.
 func (e *Engine) Sweep(ctx context.Context, limit int) (int, error) {
 	swept, err := e.store.SweepRuns(ctx, limit)
 	if err != nil {
 		return 0, err
 	}
+	var failed error
 	for _, s := range swept {
 		switch s.What {
 		case "approval.expired":
-			p, err := e.policies.version(ctx, s.Run.Tenant, s.Approval.PolicyHash)
-			if err != nil {
-				return len(swept), err
-			}
-			if w := p.Workflows[s.Run.Workflow]; w != nil {
-				m, err := e.decisionMessages(ctx, s.Approval, p, w.Gate.Notify, "approval.expired")
-				if err == nil && len(m) > 0 {
-					err = e.store.AddMessages(ctx, m)
-				}
-				if err != nil {
-					return len(swept), err
-				}
-			}
+			failed = errors.Join(failed, e.tellExpired(ctx, s))
 			e.alert(ctx, s.Run, "run.failed")
 		case "run.failed", "run.claimable":
 			e.alert(ctx, s.Run, s.What)
 		}
 	}
-	return len(swept), nil
+	return len(swept), failed
+}
+
+// tellExpired tells the gate's shared channels that nobody answered in time.
+func (e *Engine) tellExpired(ctx context.Context, s store.Swept) error {
+	p, err := e.policies.version(ctx, s.Run.Tenant, s.Approval.PolicyHash)
+	if err != nil {
+		return err
+	}
+	w := p.Workflows[s.Run.Workflow]
+	if w == nil {
+		return nil
+	}
+	m, err := e.decisionMessages(ctx, s.Approval, p, w.Gate.Notify, "approval.expired")
+	if err != nil {
+		return err
+	}
+	return e.queue(ctx, m)
 }

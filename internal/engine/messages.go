@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -112,6 +113,38 @@ func (e *Engine) effectAlert(ctx context.Context, run holdpoint.Run, w *policy.W
 	return out, nil
 }
 
+// How long and how often the store is asked to queue news of what has been committed already.
+const (
+	queueFor   = 10 * time.Second
+	queueTries = 5
+)
+
+// queue adds messages that belong to no transition. What they tell has happened and is not told again, so neither the end
+// of ctx nor one lost answer stops them.
+func (e *Engine) queue(ctx context.Context, m []store.Message) error {
+	if len(m) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), queueFor)
+	defer cancel()
+	for n := 1; ; n++ {
+		err := e.store.AddMessages(ctx, m)
+		switch {
+		case n > 1 && errors.Is(err, &holdpoint.Error{Code: holdpoint.CodeExists}):
+			return nil // queued by the try whose answer was lost
+		case n == queueTries, !errors.Is(err, &holdpoint.Error{Code: holdpoint.CodeUnavailable}):
+			return err
+		}
+		timer := time.NewTimer(time.Duration(n*n) * 20 * time.Millisecond)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}
+
 // alert queues alert messages that belong to no transition of the engine's; a failure is logged, since the evidence of the
 // event itself stands.
 func (e *Engine) alert(ctx context.Context, run holdpoint.Run, typ string) {
@@ -120,8 +153,8 @@ func (e *Engine) alert(ctx context.Context, run holdpoint.Run, typ string) {
 		var w *policy.Workflow
 		if w, err = p.workflow(run.Workflow); err == nil {
 			var m []store.Message
-			if m, err = e.alertMessages(ctx, run, w, typ); err == nil && len(m) > 0 {
-				err = e.store.AddMessages(ctx, m)
+			if m, err = e.alertMessages(ctx, run, w, typ); err == nil {
+				err = e.queue(ctx, m)
 			}
 		}
 	}
@@ -151,10 +184,7 @@ func (e *Engine) announce(ctx context.Context, tenant, typ, state string) {
 		}
 		all = append(all, m)
 	}
-	if len(all) == 0 {
-		return
-	}
-	if err := e.store.AddMessages(ctx, all); err != nil {
+	if err := e.queue(ctx, all); err != nil {
 		e.log.ErrorContext(ctx, "announcement not queued", "type", typ, "error", err)
 	}
 }

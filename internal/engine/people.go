@@ -141,8 +141,11 @@ func (e *Engine) LinkActor(ctx context.Context, token string) (holdpoint.Actor, 
 		return holdpoint.Actor{}, ch, gone
 	}
 	x, err := e.store.PersonByEmail(ctx, ch.Tenant, ch.Email)
-	if err != nil {
+	if errors.Is(err, &holdpoint.Error{Code: holdpoint.CodeNotFound}) {
 		return holdpoint.Actor{}, ch, gone
+	}
+	if err != nil {
+		return holdpoint.Actor{}, ch, err
 	}
 	p, err := e.activeOrNil(ctx, x.Tenant)
 	a := e.sessionActor(p, x)
