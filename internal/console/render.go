@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/holdpoint/holdpoint"
@@ -91,8 +92,12 @@ func (v *visit) fail(err error) {
 	case "forbidden", "conflict", "invalid":
 		p.Message = e.Message
 	}
-	if n, ok := e.Detail["retry_after"].(int); ok {
-		p.Wait = n
+	wait, asked := e.Detail["retry_after"].(int)
+	if asked {
+		p.Wait = wait
+	}
+	if asked || e.Code == holdpoint.CodeUnavailable {
+		v.w.Header().Set("Retry-After", strconv.Itoa(max(1, wait)))
 	}
 	if err := v.show(httpserver.Status(e.Code), errorPage, "title.error", "", p); err != nil {
 		v.log.ErrorContext(v.r.Context(), "error page failed", "request_id", id, "error", err)
