@@ -7,7 +7,7 @@ limit = timeout --kill-after=30s
 golangci_version := v2.15.0
 golangci := .cache/bin/golangci-lint-$(golangci_version)
 
-.PHONY: demo build test lint e2e crash kill deps format vet layout race fuzz generated clean
+.PHONY: sim demo build test lint e2e crash kill deps format vet layout race fuzz generated clean
 
 ## The main job in front of your eyes: deliveries, duplicates, an approval page, a provider that stalls.
 demo: build
@@ -34,14 +34,21 @@ e2e: build
 crash: build
 	@$(limit) 4m go test -tags killpoints -count=1 ./internal/killpoint
 	@HOLDPOINT_BIN=$(CURDIR)/bin/holdpoint $(limit) 12m scripts/testservices.sh run \
-		go test -tags e2e,kill -count=1 -parallel 16 -timeout 11m -run '^TestCrash|^TestFailureModes' ./e2e
+		go test -tags e2e,kill -count=1 -parallel 5 -timeout 11m -run '^TestCrash|^TestFailureModes' ./e2e
 
 ## kill -9 under load, CYCLES times, from SEED, on STORE (sqlite, postgres or both); CI runs CYCLES=50.
 CYCLES ?= 500
 STORE ?= both
 kill: build
 	@CYCLES=$(CYCLES) STORE=$(STORE) SEED=$(SEED) HOLDPOINT_BIN=$(CURDIR)/bin/holdpoint $(limit) 150m scripts/testservices.sh run \
-		go test -tags e2e,kill -count=1 -parallel 16 -v -timeout 145m -run '^TestKill$$' ./e2e
+		go test -tags e2e,kill -count=1 -parallel 2 -v -timeout 145m -run '^TestKill$$' ./e2e
+
+## The whole application with fake people, workflows and providers, from SEEDS seeds of STEPS steps each.
+SEEDS ?= 3000
+STEPS ?= 40
+sim:
+	@HOLDPOINT_SIM_SEEDS=$(SEEDS) HOLDPOINT_SIM_STEPS=$(STEPS) $(limit) 6h \
+		go test -count=1 -timeout 0 -v -run '^TestSeeds$$' ./internal/simtest
 
 # The parts of `make test`, in its order.
 

@@ -18,8 +18,8 @@ import (
 
 // The bounds of a wait. Each is far above what the condition takes; they only keep a broken build from hanging.
 const (
-	soon  = 30 * time.Second // what happens at once, or at the next poll
-	later = 90 * time.Second // what waits for the lease of a lost process
+	soon  = 60 * time.Second // what happens at once, or at the next poll
+	later = 2 * time.Minute  // what waits for the lease of a lost process
 )
 
 // binary is the binary under test.

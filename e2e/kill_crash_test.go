@@ -36,7 +36,7 @@ func connectorOf(c class) string {
     body: {to: "${effect.target}", text: "${effect.payload.text}", external_ref: "${effect.reference}"}
     success: [200]
     provider_id: /id
-    timeout: 2s
+    timeout: 5s
 `, "CLASS", string(c))
 	if c == keyed || c == both {
 		text += keyClaim
@@ -172,7 +172,15 @@ func crashClass(t *testing.T, p place, c class) {
 		if slices.Contains(p.of, c) {
 			s.kill()
 			s = w.armed(p.point)
-			s.died(later)
+			eventually(t, later, "the server has died, or nothing is in doubt", func() bool {
+				doubts, _ := w.query("SELECT COUNT(*) FROM effects WHERE state = 'sending' OR state = 'unknown' AND next_lookup_at IS NOT NULL")
+				return s.over() || doubts == 0
+			})
+			select {
+			case <-s.ended:
+			case <-time.After(5 * time.Second): // it may be about to
+				t.Fatalf("%s: nothing is in doubt, although servers died with requests under way", p.point)
+			}
 			dead = append(dead, p.point)
 			s = w.serve(serving{})
 		}

@@ -50,7 +50,7 @@ var tasks = []task{
 	{"store_policy activate_policy", (*desk).policy},
 	{"create_person grant_role revoke_role disable_person", (*desk).person},
 	{"create_key revoke_key", (*desk).aKey},
-	{"cancel_effect cancel_run replace_run", (*desk).cancel},
+	{"cancel_effect cancel_run replace_run withdraw_approval", (*desk).cancel},
 	{"hold_connector release_connector", (*desk).held},
 	{"resolve_step", (*desk).uncertain},
 	{"schedule_look_up resolve_effect", (*desk).doubts},
@@ -202,7 +202,7 @@ func (d *desk) brought(ctx context.Context, r *rand.Rand, key string, approve bo
 	return s, run, nil
 }
 
-// cancel ends an effect that a switch holds back, a run, and a run that a correction replaces.
+// cancel ends an effect that a switch holds back, a run, a question, and a run that a correction replaces.
 func (d *desk) cancel(ctx context.Context, r *rand.Rand, name string) error {
 	if err := d.turn(ctx, r, "workflow:desk", false); err != nil {
 		return err
@@ -227,6 +227,15 @@ func (d *desk) cancel(ctx context.Context, r *rand.Rand, name string) error {
 	}
 	if err := d.done(ctx, r, func(s *server) error { _, err := s.otto.CancelRun(ctx, run, "a mistake"); return err }); err != nil && !is(err, holdpoint.CodeNotAllowedNow) {
 		return err
+	}
+	asked, run, err := d.brought(ctx, r, name+"-question", false)
+	if err != nil || run == "" {
+		return err
+	}
+	for a := range asked.facts().asked {
+		if err := d.done(ctx, r, func(s *server) error { _, err := s.otto.Withdraw(ctx, a, "a mistake"); return err }); err != nil && !is(err, holdpoint.CodeNotAllowedNow) {
+			return err
+		}
 	}
 	if _, run, err = d.brought(ctx, r, name+"-old", false); err != nil || run == "" {
 		return err

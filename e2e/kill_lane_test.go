@@ -27,45 +27,45 @@ const hooked = "channels:\n  hook: {kind: webhook, url: \"PROVIDER/inbox\", secr
 func TestCrashedMessage(t *testing.T) {
 	pausableBinary(t)
 	on(t, func(t *testing.T, p place) {
-		document := staffed + connectorOf(plain) + hooked + "workflows:\n" + strings.Replace(flow("ticket", string(plain)), "[lead]}", "[lead], notify: [hook]}", 1)
-		w := newWorld(t, p, strings.Replace(document, ", "+ben, "", 1))
-		w.env = append(w.env, "HOOK_SECRET=a secret of this test")
-		s := w.serve(serving{})
-		runs := map[string]string{}
-		for _, row := range messageTable {
-			c := s.claim("ticket", row.point)
-			runs[row.point] = c.Run.ID
-			s.kill()
-			s = w.armed(row.point)
-			require.True(t, s.up(), s.logged())
-			// The server may die before it has answered.
-			_, _ = s.machine.SubmitDraft(t.Context(), c.Run.ID, client.DraftRequest{Work: client.Work{Owner: c.Lease.Owner, Version: c.Lease.Version},
-				Output: json.RawMessage(`{"reply": "Yes."}`), Model: model})
-			s.died(soon)
-			s = w.serve(serving{})
-			require.Equal(t, holdpoint.RunAwaitingHuman, s.run(c.Run.ID).State)
-		}
 		for _, row := range messageTable {
 			t.Run(row.point, func(t *testing.T) {
-				var m holdpoint.MessageRecord
-				eventually(t, 2*later, "the message is delivered", func() bool {
-					all := s.run(runs[row.point]).Messages
-					require.Len(t, all, 1)
-					m = all[0]
-					return m.State == "delivered"
-				})
-				links := map[string]bool{}
-				for _, one := range w.provider.Writes() {
-					if one.Header.Get("Webhook-Id") == m.ID {
-						link := regexp.MustCompile(`/approve/[A-Za-z0-9_-]+`).FindString(string(one.Body))
-						require.NotEmpty(t, link)
-						links[link] = true
-					}
-				}
-				require.Len(t, links, delivered[row.point], "each delivery has a link of its own")
+				t.Parallel() // a message's lease is long
+				crashedMessage(t, p, row.point)
 			})
 		}
 	}, sqlite, postgres)
+}
+
+func crashedMessage(t *testing.T, p place, point string) {
+	document := staffed + connectorOf(plain) + hooked + "workflows:\n" + strings.Replace(flow("ticket", string(plain)), "[lead]}", "[lead], notify: [hook]}", 1)
+	w := newWorld(t, p, strings.Replace(document, ", "+ben, "", 1))
+	w.env = append(w.env, "HOOK_SECRET=a secret of this test")
+	s := w.serve(serving{})
+	c := s.claim("ticket", point)
+	s.kill()
+	s = w.armed(point)
+	require.True(t, s.up(), s.logged())
+	// The server may die before it has answered.
+	_, _ = s.machine.SubmitDraft(t.Context(), c.Run.ID, client.DraftRequest{Work: client.Work{Owner: c.Lease.Owner, Version: c.Lease.Version},
+		Output: json.RawMessage(`{"reply": "Yes."}`), Model: model})
+	s.died(soon)
+	s = w.serve(serving{})
+	require.Equal(t, holdpoint.RunAwaitingHuman, s.run(c.Run.ID).State)
+	var m holdpoint.MessageRecord
+	eventually(t, 2*later, "the message is delivered", func() bool {
+		all := s.run(c.Run.ID).Messages
+		require.Len(t, all, 1)
+		m = all[0]
+		return m.State == "delivered"
+	})
+	links := map[string]bool{}
+	for _, one := range w.provider.Writes() {
+		require.Equal(t, m.ID, one.Header.Get("Webhook-Id"))
+		link := regexp.MustCompile(`/approve/[A-Za-z0-9_-]+`).FindString(string(one.Body))
+		require.NotEmpty(t, link)
+		links[link] = true
+	}
+	require.Len(t, links, delivered[point], "each delivery has a link of its own")
 }
 
 // TestCrashedInit kills init at each moment of initTable and does what the table says.
