@@ -49,6 +49,7 @@ var levels = map[string]int{
 	"internal/demo":             5,
 	"cmd/holdpoint":             6,
 	"internal/testenv":          testOnly,
+	"internal/simtest":          testOnly,
 	"internal/store/storetest":  testOnly,
 	"internal/store/faultstore": testOnly,
 	"connector/connectortest":   testOnly,

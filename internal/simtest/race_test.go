@@ -1,0 +1,6 @@
+//go:build race
+
+package simtest
+
+// The race detector makes a seed about ten times as slow.
+const usualSeeds = 40
