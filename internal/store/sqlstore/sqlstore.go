@@ -52,6 +52,7 @@ type Store struct {
 	now      func() time.Time
 	log      *slog.Logger
 	wake     chan string
+	health   health
 	stop     context.CancelFunc
 
 	drafts      *gather[store.Draft, heldDraft]
@@ -318,7 +319,9 @@ func (s *Store) do(ctx context.Context, verb string, fn func(t *tx) error) error
 			if err == nil || errors.As(err, &known) {
 				return err
 			}
-			return unavailable(verb, err)
+			failed := unavailable(verb, err)
+			s.health.note(err, failed)
+			return failed
 		}
 		timer := time.NewTimer(time.Duration(n*n) * 5 * time.Millisecond)
 		select {
@@ -364,7 +367,8 @@ func restart(err error) bool {
 	}
 	var lite *sqlite.Error
 	if errors.As(err, &lite) {
-		return lite.Code()&0xff == 5 || lite.Code()&0xff == 6 // SQLITE_BUSY, SQLITE_LOCKED
+		// SQLITE_LOCKED, and SQLITE_BUSY but for a writer that has been waited for through busy_timeout.
+		return lite.Code()&0xff == 6 || lite.Code()&0xff == 5 && lite.Code() != 5
 	}
 	return false
 }
@@ -377,10 +381,6 @@ func unique(err error) bool {
 	}
 	var lite *sqlite.Error
 	return errors.As(err, &lite) && (lite.Code() == 2067 || lite.Code() == 1555) // SQLITE_CONSTRAINT_UNIQUE, _PRIMARYKEY
-}
-
-func unavailable(verb string, err error) error {
-	return holdpoint.Errorf(holdpoint.CodeUnavailable, "the store did not answer %s; repeat the call", verb).Wrap(err)
 }
 
 // Now implements store.Store.
@@ -397,7 +397,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	if err := s.write.PingContext(ctx); err != nil {
 		return unavailable("ping", err)
 	}
-	return nil
+	return s.health.check()
 }
 
 // Wake implements store.Store.
