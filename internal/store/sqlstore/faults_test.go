@@ -372,7 +372,7 @@ func TestSQLiteFaults(t *testing.T) {
 		require.NoError(t, os.WriteFile(closed, text, 0o600))
 		s, err = Open(t.Context(), Options{DSN: "sqlite:" + closed})
 		require.NoError(t, err)
-		defer s.Close()
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		_, err = s.ListTenants(t.Context())
 		require.NoError(t, err, "it can be read")
 		err = s.CreateTenant(t.Context(), store.Tenant{Name: "other"}, holdpoint.Who{Kind: "local"})
