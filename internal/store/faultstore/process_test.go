@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -104,7 +105,7 @@ func TestAProcessOutlivesItsStore(t *testing.T) {
 	// What had begun before may still arrive; after a failed look for work nothing new does.
 	failed := func() int { return log.count("loop failed", `"loop":"send"`, "the database") }
 	seen := failed()
-	eventually(t, "the loop that sends finds no store", func() bool { return failed() > seen })
+	eventually(t, "the loop that sends finds no store", func() bool { return failed() > seen+2 })
 	base, seen := w.provider.CountPath("/notes"), failed()
 	eventually(t, "it goes on looking", func() bool { return failed() > seen+1 })
 	require.Equal(t, base, w.provider.CountPath("/notes"), "a store that cannot be reached is a switch that is off")
