@@ -33,8 +33,8 @@ e2e: build
 ## kill -9 at every point of docs/failure-modes.md, on both databases: what stands, who acts.
 crash: build
 	@$(limit) 4m go test -tags killpoints -count=1 ./internal/killpoint
-	@HOLDPOINT_BIN=$(CURDIR)/bin/holdpoint $(limit) 12m scripts/testservices.sh run \
-		go test -tags e2e,kill -count=1 -parallel 5 -timeout 11m -run '^TestCrash|^TestFailureModes' ./e2e
+	@HOLDPOINT_BIN=$(CURDIR)/bin/holdpoint $(limit) 20m scripts/testservices.sh run \
+		go test -tags e2e,kill -count=1 -parallel 5 -timeout 19m -run '^TestCrash|^TestFailureModes' ./e2e
 
 ## kill -9 under load, CYCLES times, from SEED, on STORE (sqlite, postgres or both); CI runs CYCLES=50.
 CYCLES ?= 500

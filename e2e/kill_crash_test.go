@@ -80,7 +80,7 @@ func (w *world) prove(s *server, connectors ...class) {
 	}
 	db, err := sqlstore.Open(w.t.Context(), sqlstore.Options{DSN: dsn})
 	require.NoError(w.t, err)
-	defer db.Close()
+	defer func() { require.NoError(w.t, db.Close()) }()
 	now := time.Now()
 	for _, name := range connectors {
 		for _, c := range all {
