@@ -145,8 +145,11 @@ func (r *request) Send(_ context.Context, sendBefore time.Time) (o holdpoint.Out
 		return ended(rejected(holdpoint.PhaseLocal, holdpoint.ClassLocalDeadline, 0))
 	}
 	m := p.w.provider.mood
-	if f == fails {
+	switch f {
+	case fails:
 		m = unreachable
+	case loses:
+		m = acceptsResets
 	}
 	o, wait := p.w.provider.receive(r, m)
 	if f == diesAfter {

@@ -3,6 +3,7 @@ package simtest
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"runtime"
 	"slices"
@@ -90,7 +91,8 @@ func simulate(t *testing.T, seed uint64, steps int) (r result) {
 	return r
 }
 
-// begin turns the switches on, in most seeds.
+// begin turns the switches on, in most seeds, and brings some work as far as its question, so that a seed is about what
+// follows.
 func (w *world) begin() {
 	faulty := w.faulty
 	w.faulty = false
@@ -101,7 +103,20 @@ func (w *world) begin() {
 			w.pump(-1)
 		}
 	}
+	for range w.rng.IntN(4) {
+		j := w.newJob(pick(w, []string{"ticket", "refund", "order"}))
+		w.claim(j, "")
+		w.pump(-1)
+		w.workCall(j, "draft", map[string]any{"output": map[string]any{"reply": secret}})
+		w.pump(-1)
+	}
+	w.check()
 	w.faulty = faulty
+	for _, a := range w.evidence.approvals {
+		w.ask("ana", http.MethodPost, "/v1/approvals/"+a.id+"/decisions", map[string]any{"decision": "approve", "digest": a.digest}, nil)
+		w.pump(-1)
+	}
+	w.check()
 }
 
 // number reads a number from the environment.
@@ -163,7 +178,7 @@ func TestSeeds(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		next++
-		return next - 1, next-1 < first+seeds && wrong < 3
+		return next - 1, next-1 < first+seeds && wrong == 0
 	}
 	t.Run("all", func(t *testing.T) {
 		for range runtime.GOMAXPROCS(0) {
