@@ -181,11 +181,11 @@ func (e *Engine) AddPerson(ctx context.Context, by holdpoint.Actor, email, passw
 	if err := permit(by, holdpoint.ActionPeopleManage); err != nil {
 		return NewPerson{}, err
 	}
-	addr, err := mail.ParseAddress(email)
-	if err != nil || addr.Name != "" || len(email) > 254 {
-		return NewPerson{}, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "give a plain e-mail address, for example ana@acme.example")
+	email, err := plainAddress(email)
+	if err != nil {
+		return NewPerson{}, err
 	}
-	n := NewPerson{ID: newID(), Email: strings.ToLower(addr.Address)}
+	n := NewPerson{ID: newID(), Email: email}
 	chosen := password != ""
 	if !chosen {
 		password = auth.RandomPassword()
@@ -199,6 +199,15 @@ func (e *Engine) AddPerson(ctx context.Context, by holdpoint.Actor, email, passw
 		return NewPerson{}, err
 	}
 	return n, nil
+}
+
+// plainAddress gives a bare e-mail address in lower case: nothing around it, no name, no comment, no quotes.
+func plainAddress(email string) (string, error) {
+	addr, err := mail.ParseAddress(email)
+	if err != nil || addr.Address != email || len(email) > 254 {
+		return "", holdpoint.Errorf(holdpoint.CodeInvalidRequest, "give a plain e-mail address, for example ana@acme.example")
+	}
+	return strings.ToLower(email), nil
 }
 
 // PersonView is an account with the roles that count now.
