@@ -36,10 +36,9 @@ const (
 	CodeMismatch            Code = "mismatch"               // 422
 	CodeDerivedKey          Code = "derived_key"            // 422
 	CodeInvalidPolicy       Code = "invalid_policy"         // 422
-	CodeInvalidOutput       Code = "invalid_output"         // 422
 	CodeInitiatorMissing    Code = "initiator_missing"      // 422
 	CodeReasonRequired      Code = "reason_required"        // 422
-	CodeRender              Code = "render"                 // 422: policy could not render an effect from this draft
+	CodeRender              Code = "render"                 // 422: policy could not render; it stays inside the server
 	CodeRateLimited         Code = "rate_limited"           // 429
 	CodeInternal            Code = "internal"               // 500
 	CodeUnavailable         Code = "unavailable"            // 503: the store cannot be reached, or contention; repeat the call

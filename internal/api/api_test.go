@@ -493,6 +493,8 @@ func TestRefusals(t *testing.T) {
 		"unknown parameter":    {"machine", "GET", "/v1/runs?stat=s3cret", "", nil, holdpoint.CodeInvalidRequest},
 		"parameter twice":      {"machine", "GET", "/v1/runs?key=a&key=b", "", nil, holdpoint.CodeInvalidRequest},
 		"unknown state":        {"machine", "GET", "/v1/runs?state=s3cret", "", nil, holdpoint.CodeInvalidRequest},
+		"a made-up cursor":     {"machine", "GET", "/v1/runs?cursor=xx", "", nil, holdpoint.CodeInvalidRequest},
+		"another spelling":     {"machine", "GET", "/v1/effects?cursor=0198C1F0-6C1E-7D3A-9F0E-2F6F0A3C5B11", "", nil, holdpoint.CodeInvalidRequest},
 		"odd limit":            {"machine", "GET", "/v1/runs?limit=501", "", nil, holdpoint.CodeInvalidRequest},
 		"broken query":         {"machine", "GET", "/v1/runs?key=%zz", "", nil, holdpoint.CodeInvalidRequest},
 		"NUL in the query":     {"machine", "GET", "/v1/runs?key=%00", "", nil, holdpoint.CodeInvalidRequest},

@@ -26,16 +26,16 @@ var claimAnswers = map[int]any{
 	http.StatusUnprocessableEntity: engine.ClaimAnswer{},
 }
 
-var claimCodes = append([]holdpoint.Code{holdpoint.CodeInvalidKey, holdpoint.CodeInitiatorMissing}, ruledCodes...)
+var claimCodes = append([]holdpoint.Code{holdpoint.CodeInvalidKey, holdpoint.CodeInitiatorMissing, holdpoint.CodeUnknownWorkflow}, activeCodes...)
 
 func claimRoutes() []route {
 	return []route{
 		with(route{pattern: "POST /v1/claims", id: "claim", answers: claimAnswers, codes: claimCodes,
 			headers: []param{{name: "Idempotency-Key", about: "may stand for key; if both are given they must be equal"}},
 			summary: "Claim a business event: 201 claimed, 200 duplicate, 409 busy, 422 mismatch."}, claim),
-		{pattern: "POST /v1/claims/batch", id: "claimBatch", request: reflect.TypeFor[batchRequest](), serve: claimBatch, answers: map[int]any{http.StatusOK: batchAnswer{}},
+		{pattern: "POST /v1/claims/batch", id: "claimBatch", anyone: true, request: reflect.TypeFor[batchRequest](), serve: claimBatch, answers: map[int]any{http.StatusOK: batchAnswer{}},
 			codes: []holdpoint.Code{holdpoint.CodeInvalidKey}, summary: "Claim up to 500 business events, each as if it were sent alone."},
-		with(route{pattern: "POST /v1/runs/{id}/claim", id: "claimRun", answers: claimAnswers, codes: append([]holdpoint.Code{holdpoint.CodeNotFound}, ruledCodes...),
+		with(route{pattern: "POST /v1/runs/{id}/claim", id: "claimRun", answers: claimAnswers, codes: []holdpoint.Code{holdpoint.CodeNotFound, holdpoint.CodeUnknownWorkflow, holdpoint.CodeInvalidPolicy},
 			summary: "Claim a run by its id, for an execution that holds the id but not the lease."}, claimRun),
 	}
 }

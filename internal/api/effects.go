@@ -35,7 +35,7 @@ func effectRoutes() []route {
 			answers: map[int]any{http.StatusOK: engine.EffectView{}}, codes: notFound},
 		with(route{pattern: "POST /v1/effects/{id}/cancel", id: "cancelEffect", summary: "End an effect that has not begun.", answers: effect, codes: moveCodes}, cancelEffect),
 		with(route{pattern: "POST /v1/effects/{id}/reconcile", id: "reconcileEffect", summary: "Look an unknown effect up at its provider now; sends nothing.",
-			optional: true, answers: effect, codes: append(ruledCodes, holdpoint.CodeNotFound, holdpoint.CodeNotAllowedNow)}, reconcile),
+			optional: true, answers: effect, codes: []holdpoint.Code{holdpoint.CodeInvalidPolicy, holdpoint.CodeNotFound, holdpoint.CodeNotAllowedNow}}, reconcile),
 		with(route{pattern: "POST /v1/effects/{id}/resolve", id: "resolveEffect", summary: "Record what is true about an unknown effect.", answers: effect, codes: moveCodes}, resolve),
 	}
 }
@@ -71,12 +71,12 @@ func switchRoutes() []route {
 		{pattern: "GET /v1/switches", id: "getSwitches", summary: "The switches and what is in flight.", serve: getSwitches,
 			answers: map[int]any{http.StatusOK: engine.SwitchState{}}},
 		with(route{pattern: "PUT /v1/switches/{scope}", id: "setSwitch", summary: "Turn a switch on or off: global, tenant, messages, workflow:NAME, connector:NAME or type:NAME.",
-			answers: map[int]any{http.StatusOK: engine.SwitchAnswer{}}, codes: []holdpoint.Code{holdpoint.CodeNotFound, holdpoint.CodeReasonRequired}}, setSwitch),
+			answers: map[int]any{http.StatusOK: engine.SwitchAnswer{}}, codes: []holdpoint.Code{holdpoint.CodeReasonRequired}}, setSwitch),
 		{pattern: "GET /v1/connectors", id: "listConnectors", summary: "The connectors of the active policy as they stand on this replica.", serve: listConnectors,
-			answers: map[int]any{http.StatusOK: connectorsAnswer{}}, codes: ruledCodes},
+			answers: map[int]any{http.StatusOK: connectorsAnswer{}}, codes: activeCodes},
 		with(route{pattern: "POST /v1/connectors/{name}/release", id: "releaseConnector", summary: "Lift a connector's holds after mending what caused them.",
 			optional: true, answers: map[int]any{http.StatusOK: releaseAnswer{}},
-			codes: append(ruledCodes, holdpoint.CodeNotFound, holdpoint.CodeNotAllowedNow)}, releaseConnector),
+			codes: append(activeCodes, holdpoint.CodeNotFound, holdpoint.CodeNotAllowedNow)}, releaseConnector),
 	}
 }
 

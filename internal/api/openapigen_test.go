@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -56,7 +57,7 @@ func generate() ([]byte, error) {
 	g.schemas["Problem"] = object{"type": "object", "required": []string{"type", "title", "status", "code", "detail", "request_id"},
 		"description": "RFC 9457. Further members depend on code; docs/errors.md lists them.",
 		"properties": object{"type": object{"type": "string"}, "title": object{"type": "string"}, "status": object{"type": "integer"},
-			"code": object{"type": "string", "enum": g.enums["Code"]}, "detail": object{"type": "string"}, "request_id": object{"type": "string"}}}
+			"code": object{"type": "string", "enum": answered()}, "detail": object{"type": "string"}, "request_id": object{"type": "string"}}}
 	doc := object{
 		"openapi": "3.1.0",
 		"info": object{"title": "Holdpoint", "version": "1",
@@ -86,6 +87,9 @@ func (g *generator) operation(rt route, path string) object {
 			if p.integer {
 				schema = object{"type": "integer", "minimum": 1, "maximum": 500}
 			}
+			if p.id {
+				schema["format"] = "uuid"
+			}
 			if p.allowed != nil {
 				schema["enum"] = p.allowed
 			}
@@ -106,6 +110,17 @@ func (g *generator) operation(rt route, path string) object {
 	return op
 }
 
+// answered lists every error code that some route may answer, sorted.
+func answered() (codes []string) {
+	all := map[string]bool{}
+	for _, rt := range routes() {
+		for _, c := range rt.allCodes() {
+			all[string(c)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
 // tag groups operations by the first word of their path.
 func tag(path string) string {
 	parts := strings.Split(strings.TrimPrefix(path, "/v1"), "/")
@@ -122,6 +137,7 @@ func (g *generator) responses(rt route) object {
 		if body != nil {
 			r["content"] = object{"application/json": object{"schema": g.schema(reflect.TypeOf(body))}}
 		}
+		addHeaders(r, status)
 		out[strconv.Itoa(status)] = r
 	}
 	byStatus := map[int][]string{}
@@ -148,8 +164,16 @@ func (g *generator) responses(rt route) object {
 func (g *generator) problem(r object, status int, codes []string) {
 	r["content"].(object)["application/problem+json"] = object{"schema": object{"allOf": []object{{"$ref": "#/components/schemas/Problem"},
 		{"properties": object{"code": object{"enum": codes}}}}}}
-	if status == http.StatusConflict || status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
-		r["headers"] = object{"Retry-After": object{"description": "whole seconds to wait, where waiting helps", "schema": object{"type": "integer"}}}
+	addHeaders(r, status)
+}
+
+// addHeaders describes what a caller must heed beside the body.
+func addHeaders(r object, status int) {
+	switch status {
+	case http.StatusConflict, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		r["headers"] = object{"Retry-After": object{"description": "whole seconds to wait, where waiting helps", "schema": object{"type": "integer", "minimum": 1}}}
+	case http.StatusUnauthorized:
+		r["headers"] = object{"WWW-Authenticate": object{"description": "the scheme that is asked for", "schema": object{"type": "string"}}}
 	}
 }
 

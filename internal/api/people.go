@@ -43,6 +43,10 @@ type (
 		Name   string            `json:"name"`
 		Scopes []holdpoint.Scope `json:"scopes"`
 	}
+	newTokenRequest struct {
+		Name   string            `json:"name,omitempty"`
+		Scopes []holdpoint.Scope `json:"scopes"`
+	}
 	meAnswer struct {
 		Kind      string            `json:"kind"` // machine or person
 		ID        string            `json:"id"`
@@ -57,7 +61,7 @@ type (
 func policyRoutes() []route {
 	return []route{
 		with(route{pattern: "POST /v1/policies", id: "putPolicy", summary: "Check a policy and store it by its hash; nothing is activated.",
-			answers: map[int]any{http.StatusOK: engine.StoredPolicy{}}, codes: []holdpoint.Code{holdpoint.CodeInvalidPolicy, holdpoint.CodeNotFound}}, putPolicy),
+			answers: map[int]any{http.StatusOK: engine.StoredPolicy{}}, codes: []holdpoint.Code{holdpoint.CodeInvalidPolicy}}, putPolicy),
 		{pattern: "GET /v1/policies", id: "listPolicies", summary: "The stored policies without their documents.", serve: listPolicies,
 			answers: map[int]any{http.StatusOK: policiesAnswer{}}},
 		{pattern: "GET /v1/policies/{hash}", id: "getPolicy", summary: "One stored policy with its document; active names the active one.", serve: getPolicy,
@@ -106,8 +110,8 @@ func peopleRoutes() []route {
 		with(route{pattern: "POST /v1/keys", id: "createKey", summary: "Mint a machine key; its secret is shown once.", answers: map[int]any{http.StatusCreated: engine.NewKey{}}}, createKey),
 		{pattern: "DELETE /v1/keys/{id}", id: "revokeKey", summary: "Revoke a key at once; a person may revoke tokens of their own.", serve: revokeKey, answers: deleted, codes: notFound},
 		with(route{pattern: "POST /v1/me/tokens", id: "createToken", summary: "Mint a token of one's own; its secret is shown once.",
-			answers: map[int]any{http.StatusCreated: engine.NewKey{}}, codes: notFound}, createToken),
-		{pattern: "GET /v1/me", id: "getMe", summary: "Who the token belongs to and what it may do.", serve: getMe, answers: map[int]any{http.StatusOK: meAnswer{}}},
+			answers: map[int]any{http.StatusCreated: engine.NewKey{}}}, createToken),
+		{pattern: "GET /v1/me", id: "getMe", anyone: true, summary: "Who the token belongs to and what it may do.", serve: getMe, answers: map[int]any{http.StatusOK: meAnswer{}}},
 	}
 }
 
@@ -153,7 +157,7 @@ func revokeKey(c *call) (answer, error) {
 	return gone, c.engine().RevokeKey(c.ctx, c.actor, c.path("id"))
 }
 
-func createToken(c *call, r newKeyRequest) (answer, error) {
+func createToken(c *call, r newTokenRequest) (answer, error) {
 	k, err := c.engine().CreateToken(c.ctx, c.actor, c.actor.Email, r.Name, r.Scopes)
 	return created(k), err
 }

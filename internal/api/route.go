@@ -11,6 +11,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
+
 	"github.com/holdpoint/holdpoint"
 	"github.com/holdpoint/holdpoint/internal/httpserver"
 	"github.com/holdpoint/holdpoint/internal/payload"
@@ -22,6 +24,7 @@ type route struct {
 	id       string // operationId
 	summary  string
 	open     bool // answers without a token
+	anyone   bool // any live token will do
 	query    []param
 	headers  []param
 	request  reflect.Type     // nil: the call takes no body
@@ -36,6 +39,7 @@ type param struct {
 	name, about string
 	allowed     []string
 	integer     bool
+	id          bool // a UUID
 }
 
 // answer is a status with its body. A positive retryAfter becomes the header.
@@ -73,8 +77,10 @@ func (c *call) decode(v any) error {
 }
 
 // everyCode lists what each call with a token may answer.
-var everyCode = []holdpoint.Code{holdpoint.CodeUnauthenticated, holdpoint.CodeForbidden, holdpoint.CodeInsufficientScope,
-	holdpoint.CodePasswordChange, holdpoint.CodeRateLimited, holdpoint.CodeInternal, holdpoint.CodeUnavailable}
+var everyCode = []holdpoint.Code{holdpoint.CodeUnauthenticated, holdpoint.CodeRateLimited, holdpoint.CodeInternal, holdpoint.CodeUnavailable}
+
+// rightCodes lists what each call that asks for a right may answer.
+var rightCodes = []holdpoint.Code{holdpoint.CodeForbidden, holdpoint.CodeInsufficientScope}
 
 // openCodes lists what each call without a token may answer.
 var openCodes = []holdpoint.Code{holdpoint.CodeRateLimited, holdpoint.CodeInternal, holdpoint.CodeInvalidRequest}
@@ -85,9 +91,9 @@ var bodyCodes = []holdpoint.Code{holdpoint.CodeInvalidRequest, holdpoint.CodeInv
 
 // Codes of groups of calls.
 var (
-	workCodes  = []holdpoint.Code{holdpoint.CodeNotFound, holdpoint.CodeLeaseLost, holdpoint.CodeLeaseOtherExecution, holdpoint.CodeNotAllowedNow}
-	ruledCodes = []holdpoint.Code{holdpoint.CodeUnknownWorkflow, holdpoint.CodeNoPolicy, holdpoint.CodeInvalidPolicy}
-	moveCodes  = []holdpoint.Code{holdpoint.CodeNotFound, holdpoint.CodeNotAllowedNow, holdpoint.CodeReasonRequired}
+	workCodes   = []holdpoint.Code{holdpoint.CodeNotFound, holdpoint.CodeLeaseLost, holdpoint.CodeLeaseOtherExecution}
+	activeCodes = []holdpoint.Code{holdpoint.CodeNoPolicy, holdpoint.CodeInvalidPolicy} // of the active policy
+	moveCodes   = []holdpoint.Code{holdpoint.CodeNotFound, holdpoint.CodeNotAllowedNow, holdpoint.CodeReasonRequired}
 )
 
 // allCodes lists every error code that the route may answer.
@@ -97,6 +103,9 @@ func (rt route) allCodes() []holdpoint.Code {
 		codes = append(codes, openCodes...)
 	} else {
 		codes = append(codes, everyCode...)
+		if !rt.anyone {
+			codes = append(codes, rightCodes...)
+		}
 		codes = append(codes, holdpoint.CodeInvalidRequest) // an unknown query parameter
 	}
 	if rt.request != nil {
@@ -132,7 +141,7 @@ func checkPath(r *http.Request, names []string) error {
 
 // paging are the parameters of a list.
 var paging = []param{
-	{name: "cursor", about: "next_cursor of the page before"},
+	{name: "cursor", about: "next_cursor of the page before", id: true},
 	{name: "limit", about: "entries of a page, 1 to 500; 50 if not given", integer: true},
 }
 
@@ -159,6 +168,8 @@ func readQuery(r *http.Request, known []param) (map[string]string, error) {
 			continue
 		case p.allowed != nil && !slices.Contains(p.allowed, all[0]):
 			return nil, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "The query parameter %s takes one of: %s.", name, words(p.allowed))
+		case p.id && !isID(all[0]):
+			return nil, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "The query parameter %s takes %s, unchanged; leave it out to begin at the first page.", name, p.about)
 		case p.integer:
 			if n, err := strconv.Atoi(all[0]); err != nil || n < 1 || n > 500 {
 				return nil, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "The query parameter %s takes a whole number from 1 to 500.", name)
@@ -167,6 +178,12 @@ func readQuery(r *http.Request, known []param) (map[string]string, error) {
 		out[name] = all[0]
 	}
 	return out, nil
+}
+
+// isID says whether text is a UUID as Holdpoint writes it: ids are compared as text.
+func isID(text string) bool {
+	id, err := uuid.Parse(text)
+	return err == nil && id.String() == text
 }
 
 // number gives an integer parameter, 0 if it is not given; readQuery has checked it.

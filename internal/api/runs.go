@@ -33,10 +33,11 @@ func runRoutes() []route {
 		{pattern: "GET /v1/runs/{id}/evidence", id: "getRunEvidence", summary: "The run's events in order.", serve: runEvidence,
 			answers: map[int]any{http.StatusOK: eventsAnswer{}}, codes: notFound},
 		{pattern: "GET /v1/evidence", id: "getTenantEvidence", summary: "The events that belong to the tenant and to no run, in order.", serve: tenantEvidence,
-			answers: map[int]any{http.StatusOK: eventsAnswer{}}, codes: notFound},
+			answers: map[int]any{http.StatusOK: eventsAnswer{}}},
 		with(route{pattern: "POST /v1/runs/{id}/replace", id: "replaceRun", summary: "Link a correction under its own upstream-issued key: 201 a new run, 200 an existing one.",
 			answers: map[int]any{http.StatusCreated: engine.Replacement{}, http.StatusOK: engine.Replacement{}},
-			codes:   append(append(append([]holdpoint.Code{}, claimCodes...), moveCodes...), holdpoint.CodeDerivedKey, holdpoint.CodeMismatch)}, replaceRun),
+			codes: append([]holdpoint.Code{holdpoint.CodeInvalidKey, holdpoint.CodeInitiatorMissing, holdpoint.CodeUnknownWorkflow, holdpoint.CodeInvalidPolicy,
+				holdpoint.CodeDerivedKey, holdpoint.CodeMismatch}, moveCodes...)}, replaceRun),
 		with(route{pattern: "POST /v1/runs/{id}/cancel", id: "cancelRun", summary: "End a run that waits; nothing that has not begun is sent.",
 			answers: map[int]any{http.StatusOK: runAnswer{}}, codes: moveCodes}, cancelRun),
 	}

@@ -29,20 +29,20 @@ func workRoutes() []route {
 	run, step := "POST /v1/runs/{id}/", "POST /v1/runs/{id}/steps/{name}/"
 	return []route{
 		with(route{pattern: run + "renew", id: "renewLease", summary: "Extend the lease from now, never past its cap.",
-			answers: map[int]any{http.StatusOK: leaseAnswer{}}, codes: append(workCodes, holdpoint.CodeUnknownWorkflow, holdpoint.CodeInvalidPolicy)}, renew),
+			answers: map[int]any{http.StatusOK: leaseAnswer{}}, codes: append(workCodes, holdpoint.CodeInvalidPolicy)}, renew),
 		with(route{pattern: step + "begin", id: "beginStep", summary: "Ask whether a step is to be run: 201 run, 200 done, 409 in_progress or uncertain.",
-			answers: map[int]any{http.StatusCreated: beginAnswer{}, http.StatusOK: beginAnswer{}, http.StatusConflict: beginAnswer{}}, codes: workCodes}, beginStep),
+			answers: map[int]any{http.StatusCreated: beginAnswer{}, http.StatusOK: beginAnswer{}, http.StatusConflict: beginAnswer{}}, codes: append(workCodes, holdpoint.CodeNotAllowedNow)}, beginStep),
 		with(route{pattern: step + "finish", id: "finishStep", summary: "Store the end of a step: a result, or a failure.",
-			answers: map[int]any{http.StatusOK: stepAnswer{}}, codes: workCodes}, finishStep),
+			answers: map[int]any{http.StatusOK: stepAnswer{}}, codes: append(workCodes, holdpoint.CodeNotAllowedNow)}, finishStep),
 		with(route{pattern: step + "resolve", id: "resolveStep", summary: "Record what became of an uncertain step.",
 			answers: map[int]any{http.StatusOK: stepAnswer{}}, codes: moveCodes}, resolveStep),
 		with(route{pattern: run + "draft", id: "submitDraft", summary: "Submit a model's output: 200 held; 422 repair or failed.",
 			answers: map[int]any{http.StatusOK: engine.DraftAnswer{}, http.StatusUnprocessableEntity: engine.DraftAnswer{}},
-			codes:   append(workCodes, holdpoint.CodeUnknownWorkflow, holdpoint.CodeInvalidPolicy)}, submitDraft),
+			codes:   append(workCodes, holdpoint.CodeInvalidPolicy, holdpoint.CodeNotAllowedNow)}, submitDraft),
 		with(route{pattern: run + "fail", id: "failRun", summary: "Report that the work failed; the failure matrix decides what follows.",
-			answers: map[int]any{http.StatusOK: runAnswer{}}, codes: append(workCodes, holdpoint.CodeUnknownWorkflow, holdpoint.CodeInvalidPolicy)}, failRun),
+			answers: map[int]any{http.StatusOK: runAnswer{}}, codes: append(workCodes, holdpoint.CodeInvalidPolicy)}, failRun),
 		with(route{pattern: run + "complete", id: "completeRun", summary: "End a run that needs no effect, with its result.",
-			answers: map[int]any{http.StatusOK: runAnswer{}}, codes: workCodes}, completeRun),
+			answers: map[int]any{http.StatusOK: runAnswer{}}, codes: append(workCodes, holdpoint.CodeNotAllowedNow)}, completeRun),
 	}
 }
 

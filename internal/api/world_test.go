@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -67,9 +68,10 @@ const event = `{"customer":{"email":"jane@acme.example"},"created_by":"bob@acme.
 
 // world serves the API over SQLite to one machine and three people, and holds every exchange to the document.
 type world struct {
-	*testing.T
+	testing.TB
 	engine   *engine.Engine
 	store    *sqlstore.Store
+	file     string // the store's
 	url      string
 	contract *contract
 	machine  *client.Client // work, read
@@ -85,28 +87,44 @@ type world struct {
 
 const policyTenant = "default"
 
-func newWorld(t *testing.T, o Options) *world {
+func newWorld(t testing.TB, o Options) *world {
 	t.Helper()
 	ctx := t.Context()
-	w := &world{T: t, contract: newContract(t), tokens: map[string]string{}}
-	st, err := sqlstore.Open(ctx, sqlstore.Options{DSN: "sqlite:" + filepath.Join(t.TempDir(), "hp.db"),
+	w := &world{TB: t, contract: newContract(t), tokens: map[string]string{}}
+	w.file = filepath.Join(t.TempDir(), "hp.db")
+	st, err := sqlstore.Open(ctx, sqlstore.Options{DSN: "sqlite:" + w.file,
 		Now: func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) }})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	require.NoError(t, st.Migrate(ctx))
 	w.store = st
-	master, err := payload.NewMaster([]byte(strings.Repeat("k", 32)))
-	require.NoError(t, err)
-	w.engine, err = engine.New(engine.Options{Store: st, Master: master, PublicURL: "http://127.0.0.1:8470", ActionsEnabled: true})
-	require.NoError(t, err)
+	w.engine = w.newEngine()
 	w.tenant(policyTenant)
 	o.Log = slog.New(slog.NewJSONHandler(w, nil))
-	server := httptest.NewServer(httpserver.Wrap(w.recorded(New(w.engine, o).(*server)), httpserver.Options{Log: o.Log}))
-	t.Cleanup(server.Close)
-	w.url = server.URL
+	w.url = w.serve(w.engine, o)
 	w.machine, w.reader = w.client("machine"), w.client("reader")
 	w.ana, w.ops = w.client("ana"), w.client("ops")
 	return w
+}
+
+// newEngine makes an engine of the world's store; nothing of it is in memory yet.
+func (w *world) newEngine() *engine.Engine {
+	w.Helper()
+	master, err := payload.NewMaster([]byte(strings.Repeat("k", 32)))
+	require.NoError(w, err)
+	e, err := engine.New(engine.Options{Store: w.store, Master: master, PublicURL: "http://127.0.0.1:8470", ActionsEnabled: true})
+	require.NoError(w, err)
+	return e
+}
+
+// restart serves the same store by a fresh engine.
+func (w *world) restart() { w.engine = w.newEngine(); w.url = w.serve(w.engine, Options{}) }
+
+// serve serves the API of an engine, held to the document, and gives its address.
+func (w *world) serve(e *engine.Engine, o Options) string {
+	s := httptest.NewServer(w.recorded(New(e, o).(*server), httpserver.Options{Log: o.Log}))
+	w.Cleanup(s.Close)
+	return s.URL
 }
 
 // Write takes the log.
@@ -138,8 +156,7 @@ func (w *world) tenant(name string) {
 		"ana": {holdpoint.ScopeRead, holdpoint.ScopeDecide}, "ben": {holdpoint.ScopeDecide}, "ops": holdpoint.PersonScopes,
 	} {
 		email := who + "@acme.example"
-		// No password: hashing one takes longer than all the rest of a test.
-		require.NoError(w, w.store.CreatePerson(ctx, holdpoint.Person{ID: uuid.NewString(), Tenant: name, Email: email}, holdpoint.Who{Kind: holdpoint.ActorLocal, ID: local.ID}))
+		w.personOf(name, email)
 		k, err := w.engine.CreateToken(ctx, local, email, "test", scopes)
 		require.NoError(w, err)
 		w.tokens[prefix+who] = k.Key
@@ -156,8 +173,19 @@ func (w *world) tenant(name string) {
 	require.NoError(w, w.engine.ActivatePolicy(ctx, local, p.Hash, ""))
 }
 
-// recorded holds what passes to the document.
-func (w *world) recorded(s *server) http.Handler {
+// person makes an account of the first tenant.
+func (w *world) person(email string) { w.personOf(policyTenant, email) }
+
+// personOf makes an account without a password: hashing one takes longer than all the rest of a test.
+func (w *world) personOf(tenant, email string) {
+	w.Helper()
+	x := holdpoint.Person{ID: uuid.NewString(), Tenant: tenant, Email: email}
+	require.NoError(w, w.store.CreatePerson(w.Context(), x, holdpoint.Who{Kind: holdpoint.ActorLocal, ID: "test"}))
+}
+
+// recorded holds what passes to the document, as the caller sends and gets it.
+func (w *world) recorded(s *server, o httpserver.Options) http.Handler {
+	wrapped := httpserver.Wrap(s, o)
 	return http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -166,9 +194,9 @@ func (w *world) recorded(s *server) http.Handler {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		_, pattern := s.mux.Handler(r)
 		rec := httptest.NewRecorder()
-		s.ServeHTTP(rec, r)
+		wrapped.ServeHTTP(rec, r)
 		if pattern != "" && r.Method != http.MethodHead {
-			w.check(pattern, body, rec)
+			w.check(pattern, r, body, rec)
 		}
 		for name, values := range rec.Header() {
 			out.Header()[name] = values
@@ -179,13 +207,17 @@ func (w *world) recorded(s *server) http.Handler {
 }
 
 // check holds one exchange to the document and to package client.
-func (w *world) check(pattern string, body []byte, rec *httptest.ResponseRecorder) {
+func (w *world) check(pattern string, r *http.Request, body []byte, rec *httptest.ResponseRecorder) {
 	w.checking.Lock()
 	defer w.checking.Unlock()
-	media, _, _ := strings.Cut(rec.Header().Get("Content-Type"), ";")
-	w.contract.answer(w.T, pattern, rec.Code, media, rec.Body.Bytes())
+	shown := rec.Body.Bytes()[:min(rec.Body.Len(), 300)]
+	if err := w.contract.answer(w, pattern, rec.Code, rec.Header(), rec.Body.Bytes()); err != nil {
+		w.Errorf("%s answers %d %s: %v", pattern, rec.Code, shown, err)
+	}
 	if rec.Code < 300 && !bytes.Contains(rec.Body.Bytes(), []byte(`"problem":`)) {
-		w.contract.request(w.T, pattern, body)
+		if err := w.contract.request(w, pattern, r, body); err != nil {
+			w.Errorf("%s accepts ?%s %s: %v", pattern, r.URL.RawQuery, body, err)
+		}
 		w.known(pattern, rec.Code, rec.Body.Bytes())
 	}
 }
@@ -238,6 +270,12 @@ func (w *world) do(who, method, path, body string, headers ...string) reply {
 	for i := 0; i+1 < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
+	return w.send(r)
+}
+
+// send makes a prepared request.
+func (w *world) send(r *http.Request) reply {
+	w.Helper()
 	resp, err := http.DefaultTransport.RoundTrip(r)
 	require.NoError(w, err)
 	defer resp.Body.Close()
@@ -304,11 +342,12 @@ func (w *world) unknown(workflow, key string) holdpoint.Effect {
 	ctx := w.Context()
 	tasks, err := w.engine.LeaseEffects(ctx, "d", time.Minute, 10, nil)
 	require.NoError(w, err)
-	require.Len(w, tasks, 1)
-	begun, may, err := w.engine.Begin(ctx, "d", &tasks[0], "wire", time.Minute)
+	i := slices.IndexFunc(tasks, func(task engine.Task) bool { return task.ID == x.ID })
+	require.GreaterOrEqual(w, i, 0)
+	begun, may, err := w.engine.Begin(ctx, "d", &tasks[i], "wire", time.Minute)
 	require.NoError(w, err)
 	require.True(w, may)
-	_, err = w.engine.Settle(ctx, "d", &tasks[0], begun, holdpoint.Outcome{Result: holdpoint.Unclear, Phase: holdpoint.PhaseWritten, Class: holdpoint.ClassAmbiguous})
+	_, err = w.engine.Settle(ctx, "d", &tasks[i], begun, holdpoint.Outcome{Result: holdpoint.Unclear, Phase: holdpoint.PhaseWritten, Class: holdpoint.ClassAmbiguous})
 	require.NoError(w, err)
 	return x
 }

@@ -18,7 +18,7 @@ import (
 type DraftRequest struct {
 	Work
 	Output    json.RawMessage `json:"output"`
-	Model     holdpoint.Model `json:"model"`
+	Model     holdpoint.Model `json:"model,omitzero"`
 	SourceURL string          `json:"source_url,omitempty"`
 }
 

@@ -31,10 +31,16 @@ func Decode(w http.ResponseWriter, r *http.Request, limit int64, check func([]by
 	return Unmarshal(body, v)
 }
 
-// Body reads the request's body if it is declared to be plain JSON.
+// Body reads the request's body if it is declared to be plain JSON. A body that is not there is invalid_json.
 func Body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	if r.ContentLength == 0 {
+		return nil, noBody()
+	}
 	if !isJSON(r.Header) {
 		return nil, holdpoint.Errorf(holdpoint.CodeUnsupportedMedia, "Send the body with Content-Type: application/json, in UTF-8 and without an encoding.")
+	}
+	if r.ContentLength > limit {
+		return nil, tooLarge(limit)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var large *http.MaxBytesError
@@ -43,8 +49,14 @@ func Body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 		return nil, tooLarge(large.Limit)
 	case err != nil:
 		return nil, holdpoint.Errorf(holdpoint.CodeInvalidRequest, "The body ended before it was complete; send it again.").Wrap(err)
+	case len(body) == 0:
+		return nil, noBody()
 	}
 	return body, nil
+}
+
+func noBody() error {
+	return holdpoint.Errorf(holdpoint.CodeInvalidJSON, "The request has no body; send one JSON object.")
 }
 
 func tooLarge(limit int64) *holdpoint.Error {

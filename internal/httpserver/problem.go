@@ -44,7 +44,6 @@ var Statuses = map[holdpoint.Code]int{
 	holdpoint.CodeMismatch:            http.StatusUnprocessableEntity,
 	holdpoint.CodeDerivedKey:          http.StatusUnprocessableEntity,
 	holdpoint.CodeInvalidPolicy:       http.StatusUnprocessableEntity,
-	holdpoint.CodeInvalidOutput:       http.StatusUnprocessableEntity,
 	holdpoint.CodeInitiatorMissing:    http.StatusUnprocessableEntity,
 	holdpoint.CodeReasonRequired:      http.StatusUnprocessableEntity,
 	holdpoint.CodeRender:              http.StatusUnprocessableEntity,
