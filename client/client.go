@@ -1,5 +1,25 @@
-// Package client calls the HTTP API of Holdpoint. Every method makes exactly one request and repeats nothing: whether a
-// call may be repeated is the caller's decision, and docs/errors.md says when it is safe.
+// Package client calls the HTTP API of Holdpoint: each operation of its OpenAPI document has one method here.
+//
+// # Errors
+//
+// An error is an *holdpoint.Error: errors.As finds it, its Code says what to do (docs/errors.md), errors.Is with
+// &holdpoint.Error{Code: …} asks for one code, and RetryAfter says how long to wait. Outcomes of claims, steps and drafts are
+// answers, not errors. A failure to reach Holdpoint is unavailable, whatever became of the call.
+//
+// # Repeating
+//
+// Every method makes exactly one request and repeats nothing: whether a call is repeated is the caller's decision. After
+// unavailable or rate_limited, wait as long as RetryAfter says and repeat the identical call. That is safe for
+//
+//   - every method that only reads;
+//   - Claim, ClaimBatch and ClaimRun with an Owner of the caller's own, which answer claimed again (without one they answer
+//     busy until the lease ends);
+//   - Renew, FinishStep, SubmitDraft, Fail, Complete, Decide, Withdraw, Replace, SetSwitch, PutPolicy and what enables,
+//     disables, grants, releases or revokes: they answer what stands;
+//   - BeginStep, ResolveStep, CancelRun, CancelEffect, Resolve, ActivatePolicy, AddUser and RevokeRole, which refuse the
+//     repeat (in_progress, not_allowed_now, policy_moved, exists, not_found) and change nothing.
+//
+// CreateKey and CreateToken make another key each time.
 package client
 
 import (

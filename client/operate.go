@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -269,6 +270,17 @@ type Me struct {
 // Me says who the token belongs to.
 func (c *Client) Me(ctx context.Context) (Me, error) {
 	return call[Me](ctx, c, http.MethodGet, "/v1/me", nil, nil)
+}
+
+// Health fails with unavailable unless the process that answers lives; it says nothing about its store.
+func (c *Client) Health(ctx context.Context) error {
+	_, err := call[struct{}](ctx, c, http.MethodGet, "/healthz", nil, nil)
+	return err
+}
+
+// OpenAPI gives the description of the HTTP API that the server speaks, an OpenAPI 3.1 document.
+func (c *Client) OpenAPI(ctx context.Context) (json.RawMessage, error) {
+	return call[json.RawMessage](ctx, c, http.MethodGet, "/openapi.json", nil, nil)
 }
 
 // Ready fails with unavailable unless the replica that answers can serve.
