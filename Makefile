@@ -50,6 +50,16 @@ sim:
 	@HOLDPOINT_SIM_SEEDS=$(SEEDS) HOLDPOINT_SIM_STEPS=$(STEPS) $(limit) 6h \
 		go test -count=1 -timeout 0 -v -run '^TestSeeds$$' ./internal/simtest
 
+## Holdpoint beside pgbench, DBOS, River and a store without a past: RUNS=5 DB=both ONLY=claims,run,dispatch,size,footprint
+bench: build
+	@cd bench && HOLDPOINT_BIN=$(CURDIR)/bin/holdpoint RUNS=$(or $(RUNS),5) DB=$(or $(DB),both) ONLY=$(ONLY) \
+		$(limit) 4h go run .
+
+## That every measurement works, with tiny counts. The figures mean nothing.
+bench-smoke: build
+	@cd bench && test -z "$$(gofmt -l .)" && $(limit) 8m go vet . && HOLDPOINT_BIN=$(CURDIR)/bin/holdpoint RUNS=1 DB=both ONLY= \
+		WINDOW=1s WARM=1s LANES=8 BACKLOG=100 SIZE=2000 STARTS=1 LOGINS=3 DECISIONS=10 QUIET=1s $(limit) 8m go run .
+
 # The parts of `make test`, in its order.
 
 deps:

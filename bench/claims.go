@@ -162,22 +162,26 @@ func (b *bench) pgbench(ctx context.Context, c *cluster) (_ float64, err error) 
 	if err := c.settle(ctx); err != nil {
 		return 0, err
 	}
-	once := func(d time.Duration) (float64, error) {
+	once := func(d time.Duration) ([]byte, error) {
 		out, err := exec.CommandContext(ctx, filepath.Join(c.bin, "pgbench"), "-n", "-M", "prepared", "-c", strconv.Itoa(b.Lanes), "-j", "2",
 			"-T", strconv.Itoa(max(1, int(d.Seconds()))), "-f", script, address).CombinedOutput()
 		if err != nil {
-			return 0, fmt.Errorf("pgbench: %w: %s", err, out)
+			return nil, fmt.Errorf("pgbench: %w: %s", err, out)
 		}
-		m := tps.FindSubmatch(out)
-		if m == nil {
-			return 0, fmt.Errorf("pgbench says no tps: %s", out)
-		}
-		return strconv.ParseFloat(string(m[1]), 64)
+		return out, nil
 	}
 	if _, err := once(b.Warm); err != nil {
 		return 0, err
 	}
-	return once(b.Window)
+	out, err := once(b.Window)
+	if err != nil {
+		return 0, err
+	}
+	m := tps.FindSubmatch(out)
+	if m == nil {
+		return 0, fmt.Errorf("pgbench says no tps: %s", out)
+	}
+	return strconv.ParseFloat(string(m[1]), 64)
 }
 
 // bareSQLite is the claim statement alone, prepared, one transaction each, in as many goroutines as there are clients.

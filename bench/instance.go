@@ -40,7 +40,7 @@ connectors:
     body: {to: "${effect.target}", text: "${effect.payload.text}", external_ref: "${effect.reference}"}
     success: [200]
     provider_id: /id
-    concurrency: 64
+    concurrency: 256
 workflows:
   order:
     contract: draft.json
@@ -84,12 +84,7 @@ func (b *bench) newInstance(ctx context.Context, address, provider string) (*ins
 	if err := i.command(ctx, nil, password+"\n", "users", "add", ana, "--local", "--password-stdin"); err != nil {
 		return nil, err
 	}
-	document := strings.ReplaceAll(policyDocument, "PROVIDER", provider)
-	err = errors.Join(os.WriteFile(filepath.Join(dir, "holdpoint.yaml"), []byte(document), 0o644), os.WriteFile(filepath.Join(dir, "draft.json"), []byte(contract), 0o644))
-	if err != nil {
-		return nil, err
-	}
-	if err := i.command(ctx, nil, "", "policy", "activate", "--local"); err != nil {
+	if err := i.activate(ctx, policyDocument, provider); err != nil {
 		return nil, err
 	}
 	var key struct {

@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -19,17 +18,20 @@ import (
 
 // settings come from the environment, which `make bench` passes on.
 type settings struct {
-	Runs    int           `env:"RUNS" envDefault:"5"`        // interleaved runs of each side; the median counts
-	DB      string        `env:"DB" envDefault:"both"`       // postgres, sqlite or both
-	Only    []string      `env:"ONLY"`                       // of measurements; none: all
-	Window  time.Duration `env:"WINDOW" envDefault:"10s"`    // of one timed run
-	Warm    time.Duration `env:"WARM" envDefault:"2s"`       // before the window, not counted
-	Lanes   int           `env:"LANES" envDefault:"64"`      // clients, or runs in flight
-	Backlog int           `env:"BACKLOG" envDefault:"20000"` // effects of one dispatch
-	Size    int           `env:"SIZE" envDefault:"5000000"`  // finished runs of the large store
-	Quiet   time.Duration `env:"QUIET" envDefault:"60s"`     // before resident memory is read
-	Binary  string        `env:"HOLDPOINT_BIN" envDefault:"../bin/holdpoint"`
-	Dir     string        `env:"BENCH_DIR"` // where the data goes, on a real disk; a temporary directory
+	Runs      int           `env:"RUNS" envDefault:"5"`        // interleaved runs of each side; the median counts
+	DB        string        `env:"DB" envDefault:"both"`       // postgres, sqlite or both
+	Only      []string      `env:"ONLY"`                       // of measurements; none: all
+	Window    time.Duration `env:"WINDOW" envDefault:"10s"`    // of one timed run
+	Warm      time.Duration `env:"WARM" envDefault:"2s"`       // before the window, not counted
+	Lanes     int           `env:"LANES" envDefault:"64"`      // clients, or runs in flight
+	Backlog   int           `env:"BACKLOG" envDefault:"20000"` // effects of one dispatch
+	Size      int           `env:"SIZE" envDefault:"5000000"`  // finished runs of the large store
+	Starts    int           `env:"STARTS" envDefault:"5"`
+	LogIns    int           `env:"LOGINS" envDefault:"20"`
+	Decisions int           `env:"DECISIONS" envDefault:"200"`
+	Quiet     time.Duration `env:"QUIET" envDefault:"60s"` // before resident memory is read
+	Binary    string        `env:"HOLDPOINT_BIN" envDefault:"../bin/holdpoint"`
+	Dir       string        `env:"BENCH_DIR"` // where the data goes, on a real disk; a temporary directory
 }
 
 // measurement is one comparison on one kind of database.
@@ -43,6 +45,7 @@ var measurements = []measurement{
 	{"claims", measureClaims, []string{"postgres", "sqlite"}},
 	{"run", measureRuns, []string{"postgres", "sqlite"}},
 	{"dispatch", measureDispatch, []string{"postgres", "sqlite"}},
+	{"footprint", measureFootprint, []string{"sqlite"}},
 }
 
 // bench is what all measurements share.
@@ -156,6 +159,3 @@ func median(all []float64) float64 {
 	}
 	return (s[len(s)/2-1] + s[len(s)/2]) / 2
 }
-
-// lower gives a name for files and databases.
-func lower(s string) string { return strings.ToLower(strings.ReplaceAll(s, " ", "_")) }

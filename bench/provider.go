@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // provider is a lean HTTP server on loopback that both sides call: it answers every POST with 200 and an id at once,
@@ -15,7 +16,7 @@ import (
 type provider struct {
 	l       net.Listener
 	count   atomic.Int64
-	waiting sync.Map // target → chan struct{}
+	waiting sync.Map // target → chan time.Time
 }
 
 func startProvider() (*provider, error) {
@@ -40,9 +41,9 @@ func (p *provider) url() string { return "http://" + p.l.Addr().String() }
 
 func (p *provider) close() { _ = p.l.Close() }
 
-// expect gives a channel that receives once when the target's request has arrived.
-func (p *provider) expect(target string) <-chan struct{} {
-	c := make(chan struct{}, 1)
+// expect gives a channel that receives once, with the time of the first byte, when the target's request has arrived.
+func (p *provider) expect(target string) <-chan time.Time {
+	c := make(chan time.Time, 1)
 	p.waiting.Store(target, c)
 	return c
 }
@@ -58,6 +59,10 @@ func (p *provider) serve(conn net.Conn) {
 	var body []byte
 	for {
 		length := 0
+		if _, err := in.Peek(1); err != nil {
+			return
+		}
+		at := time.Now()
 		for {
 			line, err := in.ReadSlice('\n')
 			if err != nil {
@@ -80,14 +85,14 @@ func (p *provider) serve(conn net.Conn) {
 			return
 		}
 		p.count.Add(1)
-		p.tell(body)
+		p.tell(body, at)
 		if _, err := conn.Write(answered); err != nil {
 			return
 		}
 	}
 }
 
-func (p *provider) tell(body []byte) {
+func (p *provider) tell(body []byte, at time.Time) {
 	i := bytes.Index(body, toMember)
 	if i < 0 {
 		return
@@ -95,7 +100,7 @@ func (p *provider) tell(body []byte) {
 	target := body[i+len(toMember):]
 	if end := bytes.IndexByte(target, '"'); end >= 0 {
 		if c, ok := p.waiting.LoadAndDelete(string(target[:end])); ok {
-			c.(chan struct{}) <- struct{}{}
+			c.(chan time.Time) <- at
 		}
 	}
 }

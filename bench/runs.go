@@ -59,7 +59,8 @@ func (b *bench) governed(ctx context.Context, d database) (_ float64, err error)
 			if err := w.approved(lane, n); err != nil {
 				return err
 			}
-			return within(ctx, arrived)
+			_, err := within(ctx, arrived)
+			return err
 		}, w.close, nil
 	}
 	// A run that reached the provider is complete once its answer is recorded; the clock stops when the last one is.
@@ -115,15 +116,15 @@ func (w *worker) approved(lane int, n int64) error {
 // draftText is what the model answers in every run, on both sides.
 const draftText = "Your parcel is on its way and arrives tomorrow before noon; the carrier has the number that we sent you."
 
-// within waits for a request that must arrive.
-func within(ctx context.Context, arrived <-chan struct{}) error {
+// within waits for a request that must arrive, and gives when it did.
+func within(ctx context.Context, arrived <-chan time.Time) (time.Time, error) {
 	select {
-	case <-arrived:
-		return nil
+	case at := <-arrived:
+		return at, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return time.Time{}, ctx.Err()
 	case <-time.After(time.Minute):
-		return errors.New("the provider waited a minute for the request of an approved effect")
+		return time.Time{}, errors.New("the request of an approved effect did not reach the provider within a minute")
 	}
 }
 

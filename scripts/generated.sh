@@ -16,3 +16,4 @@ if [[ $before != "$after" ]]; then
 	exit 1
 fi
 go mod tidy -diff
+(cd bench && go mod tidy -diff)
