@@ -185,16 +185,15 @@ func (i *instance) stop() error {
 
 // turn flips the switches of effects; on lets them go.
 func (i *instance) turn(on bool) error {
+	return errors.Join(i.flip("global", on), i.flip("tenant", on))
+}
+
+func (i *instance) flip(scope string, on bool) error {
 	c, err := dial(i.addr)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	body := []byte(fmt.Sprintf(`{"on":%t,"reason":"a measurement"}`, on))
-	for _, scope := range []string{"global", "tenant"} {
-		if _, err := c.do(http.StatusOK, head("PUT", i.operator), "/v1/switches/"+scope, body); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = c.do(http.StatusOK, head("PUT", i.operator), "/v1/switches/"+scope, []byte(fmt.Sprintf(`{"on":%t,"reason":"a measurement"}`, on)))
+	return err
 }

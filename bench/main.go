@@ -45,6 +45,7 @@ var measurements = []measurement{
 	{"claims", measureClaims, []string{"postgres", "sqlite"}},
 	{"run", measureRuns, []string{"postgres", "sqlite"}},
 	{"dispatch", measureDispatch, []string{"postgres", "sqlite"}},
+	{"size", measureSize, []string{"postgres"}},
 	{"footprint", measureFootprint, []string{"sqlite"}},
 }
 

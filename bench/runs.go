@@ -86,31 +86,37 @@ func (w *worker) close() { w.wire.close() }
 
 // approved brings one event through the gate.
 func (w *worker) approved(lane int, n int64) error {
-	w.body = claimBody(w.body[:0], lane, n)
-	answer, err := w.wire.do(http.StatusCreated, w.machine, "/v1/claims", w.body)
+	approval, digest, err := w.held(lane, n)
 	if err != nil {
-		return err
-	}
-	run, err1 := find(answer, "run", "id")
-	owner, err2 := find(answer, "lease", "owner")
-	version, err3 := find(answer, "lease", "version")
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return err
-	}
-	w.body = append(w.body[:0], `{"owner":"`...)
-	w.body = append(append(w.body, owner...), `","version":`...)
-	w.body = append(append(w.body, version...), `,"output":{"text":"`+draftText+`"},"model":{"endpoint_class":"local","name":"any","revision":"1","finish_reason":"stop","prompt_version":"3"}}`...)
-	if answer, err = w.wire.do(http.StatusOK, w.machine, "/v1/runs/"+run+"/draft", w.body); err != nil {
-		return err
-	}
-	approval, err1 := find(answer, "approval", "id")
-	digest, err2 := find(answer, "approval", "digest")
-	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
 	w.body = append(append(append(w.body[:0], `{"decision":"approve","digest":"`...), digest...), `"}`...)
 	_, err = w.wire.do(http.StatusOK, w.approve, "/v1/approvals/"+approval+"/decisions", w.body)
 	return err
+}
+
+// held brings one event to the gate and gives the approval that asks about it.
+func (w *worker) held(lane int, n int64) (approval, digest string, err error) {
+	w.body = claimBody(w.body[:0], lane, n)
+	answer, err := w.wire.do(http.StatusCreated, w.machine, "/v1/claims", w.body)
+	if err != nil {
+		return "", "", err
+	}
+	run, err1 := find(answer, "run", "id")
+	owner, err2 := find(answer, "lease", "owner")
+	version, err3 := find(answer, "lease", "version")
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return "", "", err
+	}
+	w.body = append(w.body[:0], `{"owner":"`...)
+	w.body = append(append(w.body, owner...), `","version":`...)
+	w.body = append(append(w.body, version...), `,"output":{"text":"`+draftText+`"},"model":{"endpoint_class":"local","name":"any","revision":"1","finish_reason":"stop","prompt_version":"3"}}`...)
+	if answer, err = w.wire.do(http.StatusOK, w.machine, "/v1/runs/"+run+"/draft", w.body); err != nil {
+		return "", "", err
+	}
+	approval, err1 = find(answer, "approval", "id")
+	digest, err2 = find(answer, "approval", "digest")
+	return approval, digest, errors.Join(err1, err2)
 }
 
 // draftText is what the model answers in every run, on both sides.
