@@ -47,6 +47,8 @@ func FuzzNonce(f *testing.F) {
 	f.Add("", "s", "approve", "a/1", uint(0))
 	f.Add(n.Issue("s", "approve", "a/1", now)+"A", "s", "approve", "a/1", uint(500))
 	f.Add(strings.Repeat("A", 54), "", "", "", uint(7))
+	one := n.Issue("s", "approve", "a/1", now)
+	f.Add(one[:9]+"\n"+one[9:], "s", "approve", "a/1", uint(7))
 	f.Fuzz(func(t *testing.T, made, session, purpose, subject string, at uint) {
 		bad := &holdpoint.Error{Code: holdpoint.CodeBadNonce}
 		issued := n.Issue(session, purpose, subject, now)

@@ -41,8 +41,8 @@ func (n *Nonces) Issue(session, purpose, subject string, now time.Time) string {
 // Check returns nil for a nonce that Issue made for the same session, purpose and subject at most twelve hours before
 // now, else bad_nonce, with one sentence whatever was wrong.
 func (n *Nonces) Check(nonce, session, purpose, subject string, now time.Time) error {
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(nonce)
-	if err != nil || len(raw) != 8+sha256.Size {
+	raw, err := base64.RawURLEncoding.DecodeString(nonce)
+	if err != nil || len(raw) != 8+sha256.Size || base64.RawURLEncoding.EncodeToString(raw) != nonce {
 		return badNonce()
 	}
 	issued, mac := raw[:8], raw[8:]

@@ -6,9 +6,7 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"fmt"
-	"runtime/debug"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"golang.org/x/crypto/argon2"
@@ -32,30 +30,22 @@ const (
 	maxPassword  = 1024 // bytes
 	maxComputing = 2    // computations at a time, so at most 38 MiB
 	maxWaiting   = 32   // fail closed: further callers are told to come back
-	releaseAfter = 5 * time.Second
 )
 
-// Passwords hashes and verifies passwords, at most two at a time. The memory that this takes goes back to the system when
-// nobody has logged in for five seconds. It is safe for concurrent use.
+// Passwords hashes and verifies passwords, at most two at a time. It is safe for concurrent use.
 type Passwords struct {
 	admitted  chan struct{} // computing and waiting
 	computing chan struct{}
-	release   *time.Timer // after the last computation
 	derive    func(password, salt []byte, passes, memory uint32, lanes uint8, keyLen uint32) []byte
 }
 
 // NewPasswords makes a Passwords. One per process keeps the bound on memory.
-func NewPasswords() *Passwords { return newPasswords(debug.FreeOSMemory) }
-
-func newPasswords(release func()) *Passwords {
-	p := &Passwords{
+func NewPasswords() *Passwords {
+	return &Passwords{
 		admitted:  make(chan struct{}, maxComputing+maxWaiting),
 		computing: make(chan struct{}, maxComputing),
-		release:   time.AfterFunc(releaseAfter, release),
 		derive:    argon2.IDKey,
 	}
-	p.release.Stop() // there is nothing to give back yet
-	return p
 }
 
 // Hash returns the argon2id hash of password with a fresh salt as a PHC string. It refuses a password of fewer than 12
@@ -118,7 +108,6 @@ func (p *Passwords) compute(ctx context.Context, password string, h phc, keyLen 
 	case <-ctx.Done():
 		return nil, holdpoint.Errorf(holdpoint.CodeUnavailable, "The password was not checked in time; try again.").Wrap(ctx.Err())
 	}
-	defer p.release.Reset(releaseAfter)
 	return p.derive([]byte(password), h.salt, h.passes, h.memory, h.lanes, keyLen), nil
 }
 

@@ -191,28 +191,3 @@ func TestRandomPassword(t *testing.T) {
 	_, err := NewPasswords().Hash(t.Context(), a)
 	require.NoError(t, err)
 }
-
-// The collector alone would keep some 40 MiB of a quiet server's log-ins for minutes.
-func TestMemoryGoesBackAfterTheLastLogIn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var released atomic.Int32
-		p := newPasswords(func() { released.Add(1) })
-		p.derive = func([]byte, []byte, uint32, uint32, uint8, uint32) []byte { return make([]byte, argonKeyLen) }
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		require.Zero(t, released.Load(), "nothing was computed")
-		for range 3 {
-			_, err := p.Verify(t.Context(), "", password)
-			require.NoError(t, err)
-			time.Sleep(releaseAfter - time.Second)
-			synctest.Wait()
-			require.Zero(t, released.Load(), "people are logging in")
-		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		require.EqualValues(t, 1, released.Load())
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		require.EqualValues(t, 1, released.Load(), "once")
-	})
-}

@@ -69,7 +69,8 @@ func KindOf(token string) (Kind, bool) {
 		if !ok || len(secret) != tokenChars {
 			continue
 		}
-		if _, err := base64.RawURLEncoding.Strict().DecodeString(secret); err == nil {
+		raw, err := base64.RawURLEncoding.DecodeString(secret)
+		if err == nil && base64.RawURLEncoding.EncodeToString(raw) == secret { // decoding skips line breaks, and stray bits unless strict
 			return kind, true
 		}
 	}
