@@ -144,7 +144,7 @@ func FuzzSealed(f *testing.F) {
 	require.NoError(f, err)
 	f.Add([]byte("s3cret"), "payload", uint(0))
 	f.Add([]byte{}, "", uint(99))
-	f.Add(wrapped, "effect:1", uint(1<<20))
+	f.Add(bytes.Repeat([]byte{1}, 200), "effect:1", uint(1<<20))
 	f.Fuzz(func(t *testing.T, text []byte, label string, bit uint) {
 		if text == nil {
 			text = []byte{}
@@ -161,10 +161,8 @@ func FuzzSealed(f *testing.F) {
 		require.ErrorIs(t, err, &holdpoint.Error{Code: holdpoint.CodeInternal})
 		_, err = key.Open(label, text)
 		require.Error(t, err, "made up")
-		if !bytes.Equal(text, wrapped) {
-			_, err = master.Unwrap("run:acme:1", text)
-			require.Error(t, err)
-		}
+		_, err = master.Unwrap("run:acme:1", text)
+		require.Error(t, err)
 		_, err = master.Unwrap("run:acme:2", wrapped)
 		require.Error(t, err)
 		turned := slices.Clone(wrapped)

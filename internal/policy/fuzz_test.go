@@ -3,6 +3,7 @@ package policy
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -22,7 +23,9 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(doc))
 	}
 	f.Fuzz(func(t *testing.T, doc []byte) {
+		begun := time.Now()
 		p, findings := Parse(doc, sampleFiles, Options{})
+		require.Less(t, time.Since(begun), fuzzTime)
 		errors := 0
 		for _, finding := range findings {
 			require.Positive(t, finding.Line)
@@ -38,6 +41,11 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		require.Equal(t, Hash(doc, sampleFiles), p.Hash)
+		again, _ := Parse(doc, sampleFiles, Options{})
+		require.NotNil(t, again)
+		for name, c := range p.Connectors {
+			require.Equal(t, c.Version, again.Connectors[name].Version, "the same document gives the same versions")
+		}
 		for _, w := range p.Workflows {
 			_, _ = w.Render(p, Input{Event: []byte(`{"a":[1.50]}`), Draft: []byte(`{}`), Run: runInfo})
 		}
