@@ -223,13 +223,17 @@ func TestSecurityHeaders(t *testing.T) {
 	}
 }
 
-func TestServerBoundsConnections(t *testing.T) {
+func TestServerBoundsConnectionsAsDocumented(t *testing.T) {
 	s := NewServer(http.NotFoundHandler(), nil)
-	require.NotZero(t, s.ReadHeaderTimeout)
-	require.NotZero(t, s.ReadTimeout)
-	require.NotZero(t, s.WriteTimeout)
-	require.NotZero(t, s.IdleTimeout)
-	require.LessOrEqual(t, s.MaxHeaderBytes, 64<<10)
+	page, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	for what, limit := range map[string]string{
+		"head of a request, URL included": fmt.Sprintf("%d KiB", s.MaxHeaderBytes>>10), "time to send the head": s.ReadHeaderTimeout.String(),
+		"time to send the whole request": s.ReadTimeout.String(), "time for the whole exchange": s.WriteTimeout.String(), "idle connection": s.IdleTimeout.String(),
+	} {
+		require.NotContains(t, []string{"0s", "0 KiB"}, limit)
+		require.Contains(t, string(page), "| "+what+" | "+limit+" |")
+	}
 }
 
 type inner struct {
