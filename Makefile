@@ -44,7 +44,7 @@ kill: build
 		go test -tags e2e,kill -count=1 -parallel 2 -v -timeout 145m -run '^TestKill$$' ./e2e
 
 ## The whole application with fake people, workflows and providers, from SEEDS seeds of STEPS steps each.
-SEEDS ?= 3000
+SEEDS ?= 2000
 STEPS ?= 40
 sim:
 	@HOLDPOINT_SIM_SEEDS=$(SEEDS) HOLDPOINT_SIM_STEPS=$(STEPS) $(limit) 6h \

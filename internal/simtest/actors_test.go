@@ -19,6 +19,7 @@ type job struct {
 	lease                 *claim // that it believes to hold
 	exec                  string
 	owner                 string // of a claim that was not answered: asked again with the same
+	stepwise              bool   // its worker goes in steps
 	n                     int    // drafts made, so that each has a text of its own
 	repeat                func() // the last call again, as after a lost answer
 }
@@ -44,7 +45,7 @@ func (w *world) jobOf(r *run) *job {
 
 func (w *world) newJob(workflow string) *job {
 	n := len(w.jobs) + 1
-	j := &job{workflow: workflow, key: fmt.Sprintf("%s-%d", workflow, n), to: fmt.Sprintf("jane-%d", n), by: pick(w, []string{"ben", "zoe"})}
+	j := &job{workflow: workflow, key: fmt.Sprintf("%s-%d", workflow, n), to: fmt.Sprintf("jane-%d", n), by: pick(w, []string{"ben", "zoe"}), stepwise: w.chance(350)}
 	w.jobs = append(w.jobs, j)
 	return j
 }
@@ -192,25 +193,29 @@ func (w *world) work() {
 		// The name makes each call another one: the same call again would be answered what stands.
 		w.workCall(j, "draft", map[string]any{"output": output, "model": map[string]any{"finish_reason": finish, "name": fmt.Sprintf("m%d", j.n)}})
 	}
-	step := fmt.Sprintf("steps/s%d/", w.rng.IntN(2))
+	if j.stepwise && w.chance(700) {
+		w.workStep(j, text)
+		return
+	}
+	step := "steps/" + pick(w, stepNames) + "/"
 	switch n := w.rng.IntN(100); {
-	case n < 54:
+	case n < 42:
 		draft(map[string]any{"reply": text}, "")
-	case n < 60:
+	case n < 47:
 		draft(map[string]any{"answer": text}, "")
-	case n < 62:
+	case n < 49:
 		draft(text, "length")
-	case n < 64:
+	case n < 51:
 		draft(text, "content_filter")
-	case n < 66:
+	case n < 53:
 		draft(map[string]any{"reply": "nothing"}, "")
-	case n < 70:
+	case n < 58:
 		w.workCall(j, "renew", map[string]any{})
-	case n < 78:
+	case n < 76:
 		w.workCall(j, step+"begin", map[string]any{"side_effect": w.chance(600)})
-	case n < 84:
+	case n < 83:
 		w.workCall(j, step+"finish", map[string]any{"result": map[string]string{"done": text}})
-	case n < 86:
+	case n < 88:
 		w.workCall(j, step+"finish", map[string]any{"failed": map[string]any{"class": "model_timeout", "message": text}})
 	case n < 99:
 		w.workCall(j, "fail", map[string]any{"class": pick(w, []string{"model_timeout", "model_throttled", "connect", "refusal", "context_too_long", "crash"}), "message": text})
@@ -218,6 +223,28 @@ func (w *world) work() {
 		w.workCall(j, "complete", map[string]any{"result": map[string]string{"done": text}})
 	}
 }
+
+// workStep goes on with the steps of a run: it begins one that is not complete, or ends the one that is under way.
+func (w *world) workStep(j *job, text string) {
+	r := w.evidence.runByID[j.run]
+	name := pick(w, stepNames)
+	for _, other := range stepNames {
+		if s := r.steps[other]; s != "" && s != holdpoint.StepCompleted {
+			name = other
+		}
+	}
+	step := "steps/" + name + "/"
+	if r.steps[name] != holdpoint.StepRunning || w.chance(600) {
+		w.workCall(j, step+"begin", map[string]any{"side_effect": w.chance(500)})
+	} else if w.chance(500) {
+		w.workCall(j, step+"finish", map[string]any{"result": map[string]string{"done": text}})
+	} else {
+		w.workCall(j, step+"finish", map[string]any{"failed": map[string]any{"class": "model_timeout", "message": text}})
+	}
+}
+
+// stepNames are the steps of every workflow.
+var stepNames = []string{"s0", "s1"}
 
 // workCall makes one call under the lease that the worker believes to hold. If it was taken over before the call began,
 // nothing may come of it (I5).

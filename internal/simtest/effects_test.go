@@ -163,6 +163,7 @@ func (s *shadow) settled(e event, x *effect) {
 		if e.Result != holdpoint.Rejected {
 			x.maybe = true
 		}
+		x.accepted = x.accepted || e.Result == holdpoint.Accepted
 		s.w.reach("class: " + string(e.Class))
 		if e.typ == "attempt.late_answer" {
 			s.w.reach("late answer")

@@ -2,4 +2,7 @@
 
 package simtest
 
-const usualSeeds = 800
+const (
+	usualSeeds   = 800
+	usualReplays = 12
+)

@@ -14,6 +14,9 @@ import (
 func (w *world) operate() {
 	s := w.evidence
 	reason := map[string]any{"reason": secret + " reason"}
+	if w.chance(500) && w.resolveStep() {
+		return
+	}
 	switch n := w.rng.IntN(100); {
 	case n < 22:
 		w.flip(pick(w, []string{"global", "tenant", "workflow:ticket", "connector:crm", "type:pay.refund"}), w.chance(650))
@@ -43,8 +46,6 @@ func (w *world) operate() {
 		w.replace(pick(w, s.runs))
 	case n < 72:
 		w.release(pick(w, []string{"crm", "pay", "book", "mail"}))
-	case n < 78:
-		w.resolveStep()
 	default:
 		w.operateEffect()
 	}
@@ -118,9 +119,10 @@ func (w *world) release(connector string) {
 	w.ask("ops", "POST", "/v1/connectors/"+connector+"/release", nil, nil)
 }
 
-func (w *world) resolveStep() {
+// resolveStep says what became of a step that is uncertain, if there is one.
+func (w *world) resolveStep() bool {
 	for _, r := range w.evidence.runs {
-		for _, name := range []string{"s0", "s1"} {
+		for _, name := range stepNames {
 			if r.steps[name] != holdpoint.StepUncertain {
 				continue
 			}
@@ -130,9 +132,10 @@ func (w *world) resolveStep() {
 					w.broken("I12: a step of %s was resolved, and is uncertain", w.name(r.id))
 				}
 			})
-			return
+			return true
 		}
 	}
+	return false
 }
 
 // operateEffect cancels, looks up or resolves an effect, as somebody does who has asked the provider.

@@ -111,7 +111,7 @@ func makeTemplate() (*template, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	path := filepath.Join(dir, "hp.db")
 	s, err := sqlstore.Open(ctx, sqlstore.Options{DSN: "sqlite:" + path, Now: func() time.Time { return epoch }})
 	if err != nil {

@@ -45,7 +45,7 @@ var moods = []mood{answers, answersSlowly, acceptsStalls, acceptsLater, acceptsR
 	onlyError, overloaded, throttles, refuses, declines, lacksKey, forbids, spent, unreachable, stillAtIt, knowsOtherBody}
 
 // lag is how long the providers' look-ups may trail their writes: within what the policy declares.
-const lag = 25 * time.Second
+const lag = 28 * time.Second
 
 // provider is everything on the other side: one set of objects by our reference.
 type provider struct {
@@ -203,7 +203,7 @@ func (v *provider) receive(r *request, m mood) (holdpoint.Outcome, time.Duration
 		accept(lag)
 		return unclear(written, holdpoint.ClassAmbiguous, 0), r.l.cfg.Timeout
 	case acceptsResets:
-		accept(0)
+		accept(lag)
 		return unclear(written, holdpoint.ClassAmbiguous, 0), 0
 	case acceptsCut:
 		accept(0)

@@ -3,4 +3,7 @@
 package simtest
 
 // The race detector makes a seed about ten times as slow.
-const usualSeeds = 40
+const (
+	usualSeeds   = 40
+	usualReplays = 2
+)

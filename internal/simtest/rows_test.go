@@ -31,6 +31,11 @@ func (s *shadow) compare() {
 			w.broken("I6: an effect is %s version %d, and the evidence says %+v", state, version, x)
 		}
 	})
+	for _, x := range s.effects {
+		if x.accepted && x.state.Open() {
+			w.broken("%s of %s was accepted, and is %s", x.slot, w.name(x.run.id), x.state)
+		}
+	}
 	if n != len(s.effects) {
 		w.broken("I12: %d effects of %d are there", n, len(s.effects))
 	}
@@ -66,6 +71,9 @@ func (s *shadow) rows(query string, each func(id, state string, version int64)) 
 			s.w.broken("a row cannot be read: %v", err)
 		}
 		each(id, state, version)
+	}
+	if err := rows.Err(); err != nil {
+		s.w.broken("the store cannot be read: %v", err)
 	}
 	return n
 }

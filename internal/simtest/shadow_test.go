@@ -2,6 +2,7 @@ package simtest
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"time"
 
@@ -79,9 +80,9 @@ type effect struct {
 	attempts                     []*attempt
 	possibly                     bool // as the events say
 	maybe                        bool // as the attempts say: one of them may have been accepted, and nothing has proved otherwise
+	accepted                     bool // as an answer says, however late
 	first                        time.Time
 	word                         holdpoint.Verdict // a person's, if there was one
-	nextLookup                   bool
 }
 
 type attempt struct {
@@ -174,7 +175,7 @@ func (s *shadow) follow() int {
 		w.clean("evidence", data)
 		fresh = append(fresh, e)
 	}
-	if err := rows.Close(); err != nil {
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		w.broken("the evidence cannot be read: %v", err)
 	}
 	for _, e := range fresh {

@@ -233,7 +233,7 @@ func (w *world) reap() {
 		}
 		w.calls = append(w.calls[:i:i], w.calls[i+1:]...)
 		i--
-		if c.status >= 400 {
+		if c.status >= 400 && strings.HasPrefix(c.target, "/v1/") { // a page may say what went wrong above its content
 			w.clean("an error", c.body)
 		}
 		if c.acknowledged && c.lost {
@@ -331,6 +331,9 @@ func (w *world) let(x *waiter) {
 		w.provider.mood = answers
 		if w.faulty && w.chance(w.profile.mood) {
 			w.provider.mood = pick(w, moods)
+			if len(w.provider.objects[x.id]) > 0 && w.chance(500) { // what only a repetition meets
+				w.provider.mood = pick(w, []mood{stillAtIt, knowsOtherBody})
+			}
 		}
 	}
 	if f != passes {
