@@ -26,7 +26,7 @@ type Options struct {
 	Poll       time.Duration // 1s
 	SendWindow time.Duration // 5s: from the attempt row to the first byte; later the write fails before it
 	Margin     time.Duration // 5s: what a lease outlasts window and timeout by
-	InFlight   int           // 64 effects at once
+	InFlight   int           // 1024 effects at once, of each provider as many as its policy allows
 	Reach      func(point string)
 	Connect    func(httpcall.Config) Link // how a connector reaches its provider; nil: over HTTP
 }
@@ -57,7 +57,7 @@ func New(o Options) *Dispatcher {
 		o.Connect = func(c httpcall.Config) Link { return httpcall.New(c) }
 	}
 	if o.InFlight == 0 {
-		o.InFlight = 64
+		o.InFlight = 1024
 	}
 	return &Dispatcher{o: o, owner: uuid.NewString(), connectors: &pool{o: o, known: map[string]*pooled{}}, targets: newTargets(o.InFlight),
 		effects: make(chan struct{}, 1), messages: make(chan struct{}, 1), stop: func() {}}

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/holdpoint/holdpoint"
@@ -31,17 +32,20 @@ func (d *Dispatcher) send(ctx context.Context) (bool, error) {
 			err = errors.Join(err, d.o.Engine.GiveBack(ctx, d.owner, t))
 			continue
 		}
-		d.work.Go(func() {
-			defer poke(d.effects)
-			defer d.targets.give(t.Provider)
-			d.one(context.WithoutCancel(ctx), t)
-		})
+		d.work.Go(func() { d.one(context.WithoutCancel(ctx), t) })
 	}
 	return len(tasks) == room, err
 }
 
 // one carries one effect from its lease to its settlement.
 func (d *Dispatcher) one(ctx context.Context, t *engine.Task) {
+	answered := sync.OnceFunc(func() {
+		d.targets.give(t.Provider)
+		poke(d.effects)
+	})
+	defer poke(d.effects)
+	defer d.targets.end()
+	defer answered()
 	log := d.o.Log.With("effect", t.ID, "run", t.RunID, "key_hash", payload.Hash([]byte(t.RunKeyT))[:16], "tenant", t.Tenant, "workflow", t.Workflow, "connector", t.ConnectorName(), "type", t.Type)
 	c := d.connectors.of(t.Tenant, t.Connector)
 	defer c.release()
@@ -66,6 +70,7 @@ func (d *Dispatcher) one(ctx context.Context, t *engine.Task) {
 	outcome := call.Send(ctx, asked.Add(d.o.SendWindow))
 	d.o.Reach("dispatch.answer_received")
 	d.targets.learn(t.Provider, outcome)
+	answered() // the provider has a place again while the outcome is on its way to the store
 	settled, err := d.settle(ctx, t, begun, outcome)
 	log = log.With("attempt", begun.ID, "number", begun.Number, "result", outcome.Result, "phase", outcome.Phase, "class", outcome.Class,
 		"status", outcome.Status, "external_id", outcome.ProviderID, "took_ms", outcome.Took.Milliseconds(), "reference", t.Reference)

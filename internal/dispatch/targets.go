@@ -29,21 +29,26 @@ type target struct {
 
 func newTargets(places int) *targets { return &targets{free: places, known: map[string]*target{}} }
 
-// room gives the number of free places and the providers to pass over: those at their limit and those that asked to wait.
+// aLease is how many effects one lease may bring while nothing is known of their providers.
+const aLease = 16
+
+// room gives how many effects may be leased and the providers to pass over: those at their limit and those that asked to
+// wait. A lease may bring effects of one provider alone; what that one has no place for would have to be given back, so
+// a lease is no larger than the most places that one provider is known to have, nor than a quarter of all, which keeps the
+// others alive.
 func (t *targets) room() (int, []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var full []string
-	now := time.Now()
+	now, most := time.Now(), aLease
 	for name, x := range t.known {
 		if x.busy >= x.allowed || now.Before(x.until) {
 			full = append(full, name)
-		} else if x.busy == 0 && x.allowed == x.limit {
+		} else if most = max(most, x.allowed-x.busy); x.busy == 0 && x.allowed == x.limit {
 			delete(t.known, name) // nothing to remember
 		}
 	}
-	// A lease may bring several effects of one provider; at most a quarter of the places at once keeps others alive.
-	return (t.free + 3) / 4, full
+	return min((t.free+3)/4, most), full
 }
 
 // take gives a place at a provider, or false if it is at its limit: one lease may bring more than it has room for.
@@ -67,10 +72,17 @@ func (t *targets) take(provider string, limit int) bool {
 	return true
 }
 
+// give gives a provider's place back: its request is over.
 func (t *targets) give(provider string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.known[provider].busy--
+}
+
+// end gives a place of the send loop back: the effect is settled.
+func (t *targets) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.free++
 }
 

@@ -9,22 +9,24 @@ import (
 	"github.com/holdpoint/holdpoint/internal/store"
 )
 
-// The bounds of a claim statement. More flushers would make smaller batches; one alone would let a locked row delay
-// every other claim.
+// The bounds of a claim statement. While one is on its way the next one gathers; a statement that takes long, for a locked
+// row or a slow disk, makes the others wait no longer than patience: they go beside it.
 const (
-	maxBatch     = 128
-	maxFlushers  = 2
+	maxBatch     = 256
+	maxBeside    = 5
+	patience     = 2 * time.Millisecond
 	claimTimeout = 15 * time.Second // fail closed: the callers get unavailable and may claim again
 )
 
-// coalescer turns concurrent claims into multi-row statements. There is no timer: while one statement is on its way the
-// next batch gathers.
+// coalescer turns concurrent claims into multi-row statements. A claim that comes alone goes alone and at once.
 type coalescer struct {
 	run func(context.Context, []store.Claim) ([]store.ClaimResult, error)
 
-	mu       sync.Mutex
-	queue    []*waiting
-	flushers int
+	mu     sync.Mutex
+	queue  []*waiting
+	steady bool // one flusher works until the queue is empty
+	beside int  // statements that went beside it
+	timed  bool // overdue will be called
 }
 
 // waiting is one caller's claim. Its answer is delivered once.
@@ -50,9 +52,11 @@ func (c *coalescer) claim(ctx context.Context, claims []store.Claim) ([]store.Cl
 	}
 	c.mu.Lock()
 	c.queue = append(c.queue, all...)
-	if c.flushers < maxFlushers {
-		c.flushers++
+	if !c.steady {
+		c.steady = true
 		go c.flush()
+	} else {
+		c.watch()
 	}
 	c.mu.Unlock()
 
@@ -87,21 +91,52 @@ type group struct {
 	followers []*waiting
 }
 
+// watch has waiting claims looked after when patience is over.
+func (c *coalescer) watch() {
+	if !c.timed && len(c.queue) > 0 && c.beside < maxBeside {
+		c.timed = true
+		time.AfterFunc(patience, c.overdue)
+	}
+}
+
+// overdue sends one statement of what still waits beside those on their way.
+func (c *coalescer) overdue() {
+	c.mu.Lock()
+	c.timed = false
+	batch := c.gather()
+	if len(batch) == 0 {
+		c.mu.Unlock()
+		return
+	}
+	c.beside++
+	c.watch()
+	c.mu.Unlock()
+	c.bounded(batch)
+	c.mu.Lock()
+	c.beside--
+	c.watch()
+	c.mu.Unlock()
+}
+
 // flush works until the queue is empty.
 func (c *coalescer) flush() {
 	for {
 		c.mu.Lock()
 		batch := c.gather()
 		if len(batch) == 0 {
-			c.flushers--
+			c.steady = false
 			c.mu.Unlock()
 			return
 		}
 		c.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
-		c.work(ctx, batch)
-		cancel()
+		c.bounded(batch)
 	}
+}
+
+func (c *coalescer) bounded(batch []*group) {
+	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
+	defer cancel()
+	c.work(ctx, batch)
 }
 
 // gather takes up to maxBatch unique keys from the queue. A claim joins a group if its answer follows from the leader's;

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -51,7 +52,7 @@ func claimOf(key, fingerprint, owner string, explicit bool) store.Claim {
 	return store.Claim{Tenant: "t", Scope: "s", Workflow: "w", Key: key, KeyHMAC: key, Fingerprint: fingerprint, Owner: owner, OwnerExplicit: explicit}
 }
 
-// ask claims in the background once the flushers are busy, so that everything asked meets in one later statement.
+// ask claims in the background once the flusher is busy, so that everything asked meets in one later statement.
 func ask(c *coalescer, claims ...store.Claim) func() ([]store.ClaimResult, []error) {
 	var results []store.ClaimResult
 	var errs []error
@@ -63,23 +64,18 @@ func ask(c *coalescer, claims ...store.Claim) func() ([]store.ClaimResult, []err
 	return func() ([]store.ClaimResult, []error) { <-done; return results, errs }
 }
 
-// gathered runs fn while both flushers are blocked, then lets everything through.
+// gathered runs fn while a statement is blocked and nobody's patience is over, then lets everything through.
 func gathered(t *testing.T, s *statements, fn func(c *coalescer) func()) {
 	synctest.Test(t, func(t *testing.T) {
 		s.gate = make(chan struct{})
 		c := newCoalescer(s.run)
-		var block []func() ([]store.ClaimResult, []error)
-		for _, k := range []string{"block-1", "block-2"} {
-			block = append(block, ask(c, claimOf(k, "f", "o", false)))
-			synctest.Wait()
-		}
+		block := ask(c, claimOf("block", "f", "o", false))
+		synctest.Wait()
 		check := fn(c)
 		synctest.Wait()
 		close(s.gate)
-		for _, b := range block {
-			_, errs := b()
-			require.NoError(t, errs[0])
-		}
+		_, errs := block()
+		require.NoError(t, errs[0])
 		check()
 	})
 }
@@ -105,10 +101,29 @@ func TestCoalescerAnswersFollowersFromTheLeadersRow(t *testing.T) {
 				require.Equal(t, time.Minute, r[0].RetryAfter)
 			}
 			require.Equal(t, 1, won)
-			require.Len(t, s.batches, 3)
-			require.Len(t, s.batches[2], 1, "one row for ten callers")
-			require.Equal(t, 9, s.batches[2][0].Extra)
+			require.Len(t, s.batches, 2)
+			require.Len(t, s.batches[1], 1, "one row for ten callers")
+			require.Equal(t, 9, s.batches[1][0].Extra)
 		}
+	})
+}
+
+func TestCoalescerSendsWhatWaitsTooLongBesideABlockedStatement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &statements{gate: make(chan struct{})}
+		c := newCoalescer(s.run)
+		calls := []func() ([]store.ClaimResult, []error){}
+		for i := range 2 + maxBeside {
+			calls = append(calls, ask(c, claimOf(fmt.Sprint(i), "f", "o", false)))
+			time.Sleep(2 * patience)
+		}
+		require.Len(t, s.batches, 1+maxBeside, "no more at once, or a locked row takes every connection")
+		close(s.gate)
+		for _, call := range calls {
+			_, errs := call()
+			require.NoError(t, errs[0])
+		}
+		require.Len(t, s.batches, 2+maxBeside)
 	})
 }
 
@@ -144,7 +159,7 @@ func TestCoalescerKeepsOtherContentAndOtherOwnersForALaterStatement(t *testing.T
 				require.NoError(t, errs[0])
 			}
 			rows := 0
-			for _, b := range s.batches[2:] {
+			for _, b := range s.batches[1:] {
 				seen := map[string]bool{}
 				for _, x := range b {
 					require.False(t, seen[x.KeyHMAC], "a key stands once in a statement")

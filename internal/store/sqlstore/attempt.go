@@ -192,9 +192,13 @@ func (s *Store) SettleAttempts(ctx context.Context, owner string, list []store.S
 		return nil, nil
 	}
 	all, err := s.settlements.do(ctx, settleCall{owner, list})
-	if err == nil {
-		s.hint("effects")
-		s.hint("messages")
+	for i, x := range all {
+		if !x.Run.State.Terminal() {
+			s.hint("effects") // its successors may be due
+		}
+		if len(list[i].Messages) > 0 {
+			s.hint("messages")
+		}
 	}
 	return all, err
 }
@@ -265,7 +269,8 @@ func (s *Store) settleAll(ctx context.Context, t *tx, calls []settleCall, out []
 	if !slices.ContainsFunc(touched, func(r *holdpoint.Run) bool { return !r.State.Terminal() }) {
 		return nil
 	}
-	return t.notify(ctx, "effects") // successors may be due, here or at another replica
+	t.notify("effects")
+	return nil // successors may be due, here or at another replica
 }
 
 // known says why a settlement cannot be recorded: what it names does not exist.

@@ -120,7 +120,8 @@ func (t *tx) queue(ctx context.Context, now time.Time, messages []store.Message)
 		tuples(len(messages), 12, 1), args...); err != nil {
 		return fmt.Errorf("queue: %w", err)
 	}
-	return t.notify(ctx, "messages")
+	t.notify("messages")
+	return nil
 }
 
 // tuples writes n rows of width placeholders, numbered from first: ($1, $2), ($3, $4).

@@ -220,23 +220,42 @@ func TestPostgresFaults(t *testing.T) {
 	l.on("a backend ends in the middle of its commit", func(t *testing.T) {
 		exec("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
 		exec("SELECT pg_reload_conf()")
-		done := make(chan error, 1)
-		go func() { done <- l.claim(context.Background(), "ambiguous", 1) }()
-		waiting := "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+		defer func() {
+			exec("ALTER SYSTEM RESET synchronous_standby_names")
+			exec("SELECT pg_reload_conf()")
+		}()
 		db, err := sql.Open("pgx", c.URL())
 		require.NoError(t, err)
 		defer db.Close()
-		require.Eventually(t, func() bool {
+		waits := func() bool {
 			var n int
-			return db.QueryRowContext(t.Context(), waiting).Scan(&n) == nil && n > 0
-		}, waitFor, 10*time.Millisecond, "the commit waits")
+			return db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&n) == nil && n > 0
+		}
+		// The server takes its new setting up in its own time: commits go through until then.
+		var key string
+		done := make(chan error, 1)
+		for n, until := 0, time.Now().Add(waitFor); !waits(); n++ {
+			require.True(t, time.Now().Before(until), "a commit waits")
+			key = fmt.Sprint("ambiguous-", n)
+			go func() { done <- l.claim(context.Background(), key, 1) }()
+			var through bool
+			require.Eventually(t, func() bool {
+				select {
+				case err := <-done:
+					require.NoError(t, err)
+					through = true
+				default:
+				}
+				return through || waits()
+			}, waitFor, 10*time.Millisecond)
+		}
 		exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 		require.ErrorIs(t, <-done, noAnswer)
 		// What follows meets no standby either; a wait that the server gives up on is a commit with a warning.
 		exec("ALTER SYSTEM RESET synchronous_standby_names")
 		exec("SELECT pg_reload_conf()")
 		var runs int
-		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM runs WHERE key = 'ambiguous'").Scan(&runs))
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM runs WHERE key = $1", key).Scan(&runs))
 		require.Equal(t, 1, runs, "it was committed, and its caller does not know")
 		l.balance()
 	})

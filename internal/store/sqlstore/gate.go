@@ -45,8 +45,10 @@ func (t *tx) lockApproval(ctx context.Context, tenant, id string) (run holdpoint
 // Decide implements store.Gates. Decisions on different approvals that come at the same time share a transaction.
 func (s *Store) Decide(ctx context.Context, d store.Decision) (store.DecisionResult, error) {
 	out, err := s.decisions.do(ctx, d)
-	if err == nil && !out.Repeated {
+	if err == nil && len(out.Effects) > 0 {
 		s.hint("effects")
+	}
+	if err == nil && len(d.Messages) > 0 {
 		s.hint("messages")
 	}
 	return out, err
@@ -106,7 +108,8 @@ func (s *Store) decideAll(ctx context.Context, t *tx, list []store.Decision, out
 	if len(m.taken) == 0 {
 		return nil
 	}
-	return t.notify(ctx, "effects")
+	t.notify("effects")
+	return nil
 }
 
 // lockRunsOf locks the runs of some approvals, with the transaction's clock.

@@ -7,19 +7,22 @@ import (
 	"time"
 )
 
-// gather turns concurrent calls of one verb into batches, each one transaction (group commit). There is no timer: while
-// a batch is on its way the next one gathers, so a call that comes alone goes alone and at once, and a read begins after
-// every call that it answers.
+// gather turns concurrent calls of one verb into batches, each one transaction (group commit). While a batch is on its way
+// the next one gathers, so a call that comes alone goes alone and at once, and a read begins after every call that it
+// answers. A batch that takes long, for a lock or a slow disk, makes the others wait no longer than patience: they go
+// beside it.
 type gather[T, R any] struct {
 	verb  string
 	run   func(context.Context, []T) ([]R, []error) // answers and refusals in the order of the calls; no answers: all failed
 	apart func(T) any                               // calls of one key never share a batch; nil: all may
 	most  int                                       // calls of one batch
-	lanes int                                       // batches on their way at once
+	lanes int                                       // batches on their way at once, at most
 
-	mu    sync.Mutex
-	queue []*call[T, R]
-	busy  int
+	mu     sync.Mutex
+	queue  []*call[T, R]
+	steady bool // one lane works until the queue is empty
+	beside int  // batches that went beside it
+	timed  bool // overdue will be called
 }
 
 // call is one caller's. It is answered once.
@@ -39,9 +42,11 @@ func (g *gather[T, R]) do(ctx context.Context, in T) (R, error) {
 	c := &call[T, R]{in: in, done: make(chan struct{})}
 	g.mu.Lock()
 	g.queue = append(g.queue, c)
-	if g.busy < g.lanes {
-		g.busy++
+	if !g.steady {
+		g.steady = true
 		go g.work()
+	} else {
+		g.watch()
 	}
 	g.mu.Unlock()
 	select {
@@ -52,6 +57,36 @@ func (g *gather[T, R]) do(ctx context.Context, in T) (R, error) {
 		var none R
 		return none, unavailable(g.verb, ctx.Err())
 	}
+}
+
+// patience is how long calls wait for the batch before them.
+const patience = 2 * time.Millisecond
+
+// watch has waiting calls looked after when patience is over.
+func (g *gather[T, R]) watch() {
+	if !g.timed && len(g.queue) > 0 && g.beside < g.lanes-1 {
+		g.timed = true
+		time.AfterFunc(patience, g.overdue)
+	}
+}
+
+// overdue sends one batch of what still waits beside those on their way.
+func (g *gather[T, R]) overdue() {
+	g.mu.Lock()
+	g.timed = false
+	batch := g.next()
+	if len(batch) == 0 {
+		g.mu.Unlock()
+		return
+	}
+	g.beside++
+	g.watch()
+	g.mu.Unlock()
+	g.bounded(batch)
+	g.mu.Lock()
+	g.beside--
+	g.watch()
+	g.mu.Unlock()
 }
 
 // leave takes a call out of the queue if it is not on its way yet.
@@ -72,15 +107,19 @@ func (g *gather[T, R]) work() {
 		g.mu.Lock()
 		batch := g.next()
 		if len(batch) == 0 {
-			g.busy--
+			g.steady = false
 			g.mu.Unlock()
 			return
 		}
 		g.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), batchTime)
-		g.batch(ctx, batch)
-		cancel()
+		g.bounded(batch)
 	}
+}
+
+func (g *gather[T, R]) bounded(batch []*call[T, R]) {
+	ctx, cancel := context.WithTimeout(context.Background(), batchTime)
+	defer cancel()
+	g.batch(ctx, batch)
 }
 
 // next takes the calls of the next batch from the queue. Of calls that must be apart, the later ones wait.
@@ -147,7 +186,7 @@ func together[T, R any](s *Store, verb string, fn func(ctx context.Context, t *t
 
 // readTogether makes a gather of reads: fn reads what it finds of some keys, and missing says that one was not there.
 func readTogether[K comparable, R any](verb string, missing func(K) error, fn func(ctx context.Context, keys []K, found map[K]R) error) *gather[K, R] {
-	return &gather[K, R]{verb: verb, most: 200, lanes: 2, run: func(ctx context.Context, in []K) ([]R, []error) {
+	return &gather[K, R]{verb: verb, most: 256, lanes: 4, run: func(ctx context.Context, in []K) ([]R, []error) {
 		keys := slices.Clone(in)
 		found := make(map[K]R, len(in))
 		seen := make(map[K]bool, len(in))

@@ -127,7 +127,8 @@ func (s *Store) ReleaseConnector(ctx context.Context, tenant, connector, version
 			return err
 		}
 		m.note("connector.released", tenant, "", map[string]any{"connector": connector, "version": version, "effects": n}, nil)
-		return m.notify(ctx, "effects")
+		m.notify("effects")
+		return nil
 	}, `tenant = $1 AND connector = $2 AND connector_version = $3 AND state = 'pending'
  AND hold IN ('credentials', 'permission', 'quota', 'configuration')`, []any{tenant, connector, version},
 		func(holdpoint.Effect) bool { return true })

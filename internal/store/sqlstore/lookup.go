@@ -96,9 +96,7 @@ func (s *Store) SettleLookup(ctx context.Context, owner string, l store.LookupRe
 			return err
 		}
 		out = store.Settled{Effect: e, Run: run, RunEnded: ended}
-		if err := t.notify(ctx, "effects"); err != nil {
-			return err
-		}
+		t.notify("effects")
 		return m.flush(ctx)
 	})
 	if err == nil {
@@ -157,9 +155,7 @@ func (s *Store) ScheduleLookup(ctx context.Context, tenant, effectID string, who
 		e.UpdatedAt = now
 		m.note("lookup.scheduled", tenant, e.RunID, map[string]any{"effect_id": e.ID, "slot": e.Slot, "at": e.NextLookupAt}, nil)
 		out = e
-		if err := t.notify(ctx, "effects"); err != nil {
-			return err
-		}
+		t.notify("effects")
 		return m.flush(ctx)
 	})
 	if err == nil {

@@ -19,6 +19,9 @@ func (s *Store) LeaseEffects(ctx context.Context, l store.EffectLease) ([]store.
 	var leased []store.LeasedEffect
 	err := s.do(ctx, "lease effects", func(t *tx) error {
 		leased = nil
+		if err := t.byIndex(ctx); err != nil {
+			return err
+		}
 		if err := t.holdExpired(ctx, l.Limit); err != nil {
 			return err
 		}
@@ -27,6 +30,18 @@ func (s *Store) LeaseEffects(ctx context.Context, l store.EffectLease) ([]store.
 		return err
 	})
 	return leased, err
+}
+
+// byIndex has PostgreSQL walk along the indexes of what is due for the rest of the transaction. Statistics of a table that
+// fills and empties within minutes are always wrong, and a plan that sorts or scans a backlog to lease some effects is never
+// the better one.
+func (t *tx) byIndex(ctx context.Context) error {
+	if !t.s.postgres {
+		return nil
+	}
+	_, err := t.ExecContext(ctx, `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true),
+ set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true)`)
+	return err
 }
 
 // holdExpired holds effects whose time to be sent is over. SKIP LOCKED on run and effect: a leaser never waits, and
@@ -53,6 +68,9 @@ UPDATE effects SET hold = 'expired', held_at = {{now}}, version = effects.versio
 // leaseEffects is the statement of I2. It closes the race of several dispatchers for one effect (row locks, SKIP LOCKED
 // and the state compared again in the UPDATE) and of a dispatcher with everything that holds, cancels or ends an
 // effect, since those lock the run first. A switch that is flipped after the statement began is seen by BeginAttempts.
+//
+// The conditions are scalar subqueries, and the run is joined row by row, so that PostgreSQL walks along the index of what
+// is due and stops at the limit, however long the backlog is.
 func (t *tx) leaseEffects(ctx context.Context, l store.EffectLease) ([]store.LeasedEffect, error) {
 	args := []any{t.s.clock(), l.Owner, micros(l.For), l.Limit}
 	skip := ""
@@ -65,16 +83,16 @@ func (t *tx) leaseEffects(ctx context.Context, l store.EffectLease) ([]store.Lea
 		skip = " AND e.provider NOT IN (" + strings.Join(marks, ", ") + ")"
 	}
 	rows, err := t.QueryContext(ctx, t.s.expand(`WITH picked AS MATERIALIZED (
- SELECT e.tenant, e.id FROM effects e JOIN runs r ON r.tenant = e.tenant AND r.id = e.run_id
- WHERE e.state = 'pending' AND e.hold = '' AND e.next_attempt_at <= {{now}} AND e.execute_by > {{now}} AND r.state = 'approved'
- AND EXISTS (SELECT 1 FROM switches w WHERE w.tenant = '' AND w.scope = 'global' AND w.is_on = 1)
- AND EXISTS (SELECT 1 FROM switches w WHERE w.tenant = e.tenant AND w.scope = 'tenant' AND w.is_on = 1)
- AND NOT EXISTS (SELECT 1 FROM switches w WHERE w.tenant = e.tenant AND w.is_on = 0
-  AND w.scope IN ('workflow:' || e.workflow, 'connector:' || e.connector, 'type:' || e.type))
- AND NOT EXISTS (SELECT 1 FROM connector_holds h WHERE h.tenant = e.tenant AND h.connector = e.connector
-  AND (h.type = '' OR h.type = e.type) AND (h.until IS NULL OR h.until > {{now}}))
- AND NOT EXISTS (SELECT 1 FROM effect_order o LEFT JOIN effects p ON p.tenant = o.tenant AND p.run_id = o.run_id AND p.slot = o.after_slot
-  WHERE o.tenant = e.tenant AND o.effect_id = e.id AND (p.state IS NULL OR p.state <> 'completed'))`+skip+`
+ SELECT e.tenant, e.id FROM effects e {{approved_run}}
+ WHERE e.state = 'pending' AND e.hold = '' AND e.next_attempt_at <= {{now}} AND e.execute_by > {{now}}
+ AND (SELECT w.is_on FROM switches w WHERE w.tenant = '' AND w.scope = 'global') = 1
+ AND (SELECT w.is_on FROM switches w WHERE w.tenant = e.tenant AND w.scope = 'tenant') = 1
+ AND (SELECT COUNT(*) FROM switches w WHERE w.tenant = e.tenant AND w.is_on = 0
+  AND w.scope IN ('workflow:' || e.workflow, 'connector:' || e.connector, 'type:' || e.type)) = 0
+ AND (SELECT COUNT(*) FROM connector_holds h WHERE h.tenant = e.tenant AND h.connector = e.connector
+  AND (h.type = '' OR h.type = e.type) AND (h.until IS NULL OR h.until > {{now}})) = 0
+ AND (SELECT COUNT(*) FROM effect_order o LEFT JOIN effects p ON p.tenant = o.tenant AND p.run_id = o.run_id AND p.slot = o.after_slot
+  WHERE o.tenant = e.tenant AND o.effect_id = e.id AND (p.state IS NULL OR p.state <> 'completed')) = 0`+skip+`
  ORDER BY e.next_attempt_at, e.id LIMIT $4 {{for_update}} {{skip_locked}})
 UPDATE effects SET state = 'sending', lease_owner = $2, lease_expires_at = {{now}} + $3, version = effects.version + 1, updated_at = {{now}}
  FROM picked WHERE effects.tenant = picked.tenant AND effects.id = picked.id AND effects.state = 'pending' AND effects.hold = ''
@@ -191,9 +209,7 @@ func (s *Store) RecoverEffects(ctx context.Context, limit int) ([]store.Settled,
 			return err
 		}
 		if len(lost) > 0 {
-			if err := t.notify(ctx, "effects"); err != nil {
-				return err
-			}
+			t.notify("effects")
 		}
 		return m.flush(ctx)
 	})

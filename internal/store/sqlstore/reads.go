@@ -21,6 +21,8 @@ func (s *Store) look(ctx context.Context, verb string, fn func(t *tx) error) err
 	if s.postgres {
 		opts = &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
 	}
+	ctx, cancel := context.WithTimeout(ctx, verbTime)
+	defer cancel()
 	raw, err := s.read.BeginTx(ctx, opts)
 	if err != nil {
 		return unavailable(verb, err)

@@ -72,9 +72,7 @@ func (s *Store) withEffect(ctx context.Context, verb, tenant, id string, who hol
 			return err
 		}
 		out = store.Settled{Effect: e, Run: run, RunEnded: ended}
-		if err := t.notify(ctx, "effects"); err != nil {
-			return err
-		}
+		t.notify("effects")
 		return m.flush(ctx)
 	})
 	if err == nil {

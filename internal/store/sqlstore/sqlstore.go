@@ -1,6 +1,6 @@
 // Package sqlstore keeps Holdpoint's rows in SQLite or PostgreSQL. One body of hand-written SQL serves both: statements
-// use $N placeholders, and only {{now}} (the database's clock in microseconds), {{for_update}}, {{for_share}} and
-// {{skip_locked}} differ. $1 of a statement that reads the clock is always the explicit instant of a test, or NULL.
+// use $N placeholders, and only {{now}} (the database's clock in microseconds), {{for_update}}, {{for_share}},
+// {{skip_locked}} and {{approved_run}} differ. $1 of a statement that reads the clock is always the explicit instant of a test, or NULL.
 package sqlstore
 
 import (
@@ -52,6 +52,7 @@ type Store struct {
 	now      func() time.Time
 	log      *slog.Logger
 	wake     chan string
+	news     chan string // kinds of work that other processes are to be told of
 	health   health
 	stop     context.CancelFunc
 
@@ -73,7 +74,7 @@ const lockWait = 5 * time.Second
 
 // Open connects and checks the database's version and durability; it does not migrate.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	s := &Store{direct: o.Direct, now: o.Now, log: o.Log, wake: make(chan string, 16)}
+	s := &Store{direct: o.Direct, now: o.Now, log: o.Log, wake: make(chan string, 16), news: make(chan string, 64)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -97,8 +98,11 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.gather()
 	s.gatherReads()
 	ctx, s.stop = context.WithCancel(context.Background())
-	if s.postgres && s.direct != "" {
-		go s.listen(ctx)
+	if s.postgres {
+		go s.tell(ctx)
+		if s.direct != "" {
+			go s.listen(ctx)
+		}
 	}
 	return s, nil
 }
@@ -107,15 +111,15 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 func (s *Store) gather() {
 	lanes := 1 // SQLite has one writer
 	if s.postgres {
-		lanes = 2
+		lanes = 6
 	}
-	s.drafts = &gather[store.Draft, heldDraft]{verb: "HoldDraft", run: together(s, "HoldDraft", s.holdDrafts), most: 64, lanes: lanes,
+	s.drafts = &gather[store.Draft, heldDraft]{verb: "HoldDraft", run: together(s, "HoldDraft", s.holdDrafts), most: 256, lanes: lanes,
 		apart: func(d store.Draft) any { return runRef{d.Fence.Tenant, d.Fence.RunID} }}
-	s.decisions = &gather[store.Decision, store.DecisionResult]{verb: "Decide", run: together(s, "Decide", s.decideAll), most: 64, lanes: lanes,
+	s.decisions = &gather[store.Decision, store.DecisionResult]{verb: "Decide", run: together(s, "Decide", s.decideAll), most: 256, lanes: lanes,
 		apart: func(d store.Decision) any { return runRef{d.Tenant, d.ApprovalID} }}
-	s.begins = &gather[beginCall, []store.BegunAttempt]{verb: "begin attempts", run: together(s, "begin attempts", s.beginAll), most: 64, lanes: lanes,
+	s.begins = &gather[beginCall, []store.BegunAttempt]{verb: "begin attempts", run: together(s, "begin attempts", s.beginAll), most: 256, lanes: lanes,
 		apart: func(c beginCall) any { return runRef{c.list[0].Tenant, c.list[0].EffectID} }}
-	s.settlements = &gather[settleCall, []store.Settled]{verb: "settle attempts", run: together(s, "settle attempts", s.settleAll), most: 64, lanes: lanes}
+	s.settlements = &gather[settleCall, []store.Settled]{verb: "settle attempts", run: together(s, "settle attempts", s.settleAll), most: 256, lanes: lanes}
 }
 
 // gatherReads sets up the reads that concurrent calls share.
@@ -165,7 +169,9 @@ func (s *Store) openPostgres(ctx context.Context, dsn string) error {
 	}
 	if !s.pooled {
 		cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
-		cfg.RuntimeParams["lock_timeout"] = strconv.FormatInt(lockWait.Milliseconds(), 10)
+		for name, value := range session {
+			cfg.RuntimeParams[name] = value
+		}
 	}
 	s.write = stdlib.OpenDB(*cfg)
 	s.write.SetMaxOpenConns(24)
@@ -173,6 +179,12 @@ func (s *Store) openPostgres(ctx context.Context, dsn string) error {
 	s.read = s.write
 	return nil
 }
+
+// session is what a PostgreSQL session is set to: compiling takes longer than any of these statements.
+var session = map[string]string{"lock_timeout": strconv.FormatInt(lockWait.Milliseconds(), 10), "jit": "off"}
+
+// setSession sets it for one transaction, behind a pooler.
+var setSession = fmt.Sprintf("SELECT set_config('lock_timeout', '%s', true), set_config('jit', '%s', true)", session["lock_timeout"], session["jit"])
 
 // pooled reports whether a pooler stands between this program and the database: it makes up the backend's number that it
 // tells a client.
@@ -243,7 +255,8 @@ func (s *Store) schema(ctx context.Context, verb string, fn func(*goose.Provider
 	return unavailable(verb, err)
 }
 
-// migrations are the embedded files in order, in this store's dialect.
+// migrations are the embedded files in order, in this store's dialect. A statement that begins with {{postgres}} is for
+// PostgreSQL alone.
 func (s *Store) migrations() ([]*goose.Migration, error) {
 	names, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil {
@@ -258,7 +271,8 @@ func (s *Store) migrations() ([]*goose.Migration, error) {
 		stmt := strings.ReplaceAll(string(text), "{{bytes}}", map[bool]string{true: "BYTEA", false: "BLOB"}[s.postgres])
 		steps = append(steps, goose.NewGoMigration(int64(i+1), &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
 			for part := range strings.SplitSeq(stmt, ";\n") {
-				if strings.TrimSpace(part) == "" {
+				part, only := strings.CutPrefix(strings.TrimSpace(part), "{{postgres}}")
+				if part == "" || only && !s.postgres {
 					continue
 				}
 				if _, err := tx.ExecContext(ctx, part); err != nil {
@@ -287,11 +301,13 @@ func dialect(postgres bool) *strings.Replacer {
 	if postgres {
 		return strings.NewReplacer(
 			"{{now}}", "COALESCE(CAST($1 AS BIGINT), CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT))",
-			"{{for_update}}", "FOR UPDATE", "{{for_share}}", "FOR SHARE", "{{skip_locked}}", "SKIP LOCKED")
+			"{{for_update}}", "FOR UPDATE", "{{for_share}}", "FOR SHARE", "{{skip_locked}}", "SKIP LOCKED",
+			"{{approved_run}}", "CROSS JOIN LATERAL (SELECT r.id FROM runs r WHERE r.tenant = e.tenant AND r.id = e.run_id AND r.state = 'approved' FOR UPDATE SKIP LOCKED) r")
 	}
 	return strings.NewReplacer(
 		"{{now}}", "COALESCE(CAST($1 AS BIGINT), CAST(unixepoch('subsec') * 1000000 AS BIGINT))",
-		"{{for_update}}", "", "{{for_share}}", "", "{{skip_locked}}", "")
+		"{{for_update}}", "", "{{for_share}}", "", "{{skip_locked}}", "",
+		"{{approved_run}}", "JOIN runs r ON r.tenant = e.tenant AND r.id = e.run_id AND r.state = 'approved'")
 }
 
 // clock is the first argument of every statement that reads {{now}}.
@@ -305,13 +321,20 @@ func (s *Store) clock() any {
 // tx is one transaction with the verb that it belongs to.
 type tx struct {
 	*sql.Tx
-	s *Store
+	s    *Store
+	news []string // kinds of work that its commit brings
 }
+
+// verbTime bounds a verb with all its repetitions. Fail closed: a commit that waits for a standby or a server that does not
+// answer is given up, and nobody knows what became of it until the call is repeated.
+const verbTime = 20 * time.Second
 
 // do runs fn in one transaction and repeats it, a bounded number of times, when the database asks for that
 // (serialization failure, deadlock, busy). fn must not keep anything from a run that did not commit.
 func (s *Store) do(ctx context.Context, verb string, fn func(t *tx) error) error {
 	const tries = 5
+	ctx, cancel := context.WithTimeout(ctx, verbTime)
+	defer cancel()
 	for n := 1; ; n++ {
 		err := s.once(ctx, verb, fn)
 		if err == nil || n == tries || !restart(err) || ctx.Err() != nil {
@@ -339,11 +362,12 @@ func (s *Store) once(ctx context.Context, verb string, fn func(t *tx) error) (er
 	}
 	defer func() { _ = raw.Rollback() }()
 	if s.pooled {
-		if _, err := raw.ExecContext(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", lockWait.Milliseconds())); err != nil {
+		if _, err := raw.ExecContext(ctx, setSession); err != nil {
 			return fmt.Errorf("%s: %w", verb, err)
 		}
 	}
-	if err := fn(&tx{Tx: raw, s: s}); err != nil {
+	t := &tx{Tx: raw, s: s}
+	if err := fn(t); err != nil {
 		return err
 	}
 	killpoint.At(verb, "before_commit")
@@ -351,6 +375,12 @@ func (s *Store) once(ctx context.Context, verb string, fn func(t *tx) error) (er
 		return fmt.Errorf("%s: commit: %w", verb, err)
 	}
 	killpoint.At(verb, "committed")
+	for _, kind := range t.news {
+		select {
+		case s.news <- kind:
+		default: // there is news enough to wake everybody
+		}
+	}
 	return nil
 }
 
@@ -443,13 +473,46 @@ func (s *Store) hint(kind string) {
 	}
 }
 
-// notify tells other processes at commit that work of a kind is there. SQLite has one process.
-func (t *tx) notify(ctx context.Context, kind string) error {
-	if !t.s.postgres {
-		return nil
+// notify has other processes told after the commit that work of a kind is there. SQLite has one process.
+func (t *tx) notify(kind string) {
+	if t.s.postgres {
+		t.news = append(t.news, kind)
 	}
-	_, err := t.ExecContext(ctx, "SELECT pg_notify('holdpoint', $1)", kind)
-	return err
+}
+
+// newsEvery bounds how often other processes are told of one kind of work.
+const newsEvery = 10 * time.Millisecond
+
+// tell sends news to other processes until the store is closed: each kind once for all that was committed meanwhile. It has
+// transactions of its own, because PostgreSQL lets transactions that notify commit one after the other only.
+func (s *Store) tell(ctx context.Context) {
+	for {
+		waiting := map[string]bool{}
+		select {
+		case kind := <-s.news:
+			waiting[kind] = true
+		case <-ctx.Done():
+			return
+		}
+		for more := true; more; {
+			select {
+			case kind := <-s.news:
+				waiting[kind] = true
+			default:
+				more = false
+			}
+		}
+		for kind := range waiting {
+			if _, err := s.write.ExecContext(ctx, "SELECT pg_notify('holdpoint', $1)", kind); err != nil && ctx.Err() == nil {
+				s.log.WarnContext(ctx, "other processes not told of work; they find it at their next poll", "kind", kind, "error", err)
+			}
+		}
+		select {
+		case <-time.After(newsEvery):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // instant turns microseconds into a UTC time.

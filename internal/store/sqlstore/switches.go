@@ -109,7 +109,8 @@ func (s *Store) SetSwitch(ctx context.Context, c store.SwitchChange) (holdpoint.
 			data: map[string]any{"scope": c.Scope, "on": c.On, "in_flight": len(inFlight)}}); err != nil {
 			return err
 		}
-		return t.notify(ctx, wakes(c.Scope))
+		t.notify(wakes(c.Scope))
+		return nil
 	})
 	if err != nil {
 		return holdpoint.Switch{}, nil, err
