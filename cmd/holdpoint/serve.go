@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -66,9 +65,6 @@ type serving struct {
 // stopTime bounds how long a graceful stop may take; what has begun by then is settled at the next start.
 const stopTime = 30 * time.Second
 
-// settledIn is when a server that has started gives back what only its start needed; the collector would take minutes.
-const settledIn = 5 * time.Second
-
 // serve starts a, says so, and stops it gracefully when ctx ends.
 func (p *program) serve(ctx context.Context, a *app.App, s settings) error {
 	if err := a.Start(); err != nil {
@@ -86,7 +82,7 @@ func (p *program) serve(ctx context.Context, a *app.App, s settings) error {
 		}
 	})
 	if err == nil {
-		defer time.AfterFunc(settledIn, debug.FreeOSMemory).Stop()
+		go giveBack(ctx, collections, free)
 		select {
 		case <-ctx.Done():
 		case err = <-a.Err():
