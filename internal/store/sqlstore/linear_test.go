@@ -1,0 +1,53 @@
+package sqlstore_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdpoint/holdpoint/internal/store"
+	"github.com/holdpoint/holdpoint/internal/store/sqlstore"
+	"github.com/holdpoint/holdpoint/internal/store/storetest/linear"
+)
+
+// TestMain plays a part of a history in the processes that TestLinearizable starts.
+func TestMain(m *testing.M) {
+	played, err := linear.Process(os.Stdout, func(ctx context.Context, dsn string) (store.Store, error) {
+		return sqlstore.Open(ctx, sqlstore.Options{DSN: dsn})
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if !played {
+		os.Exit(m.Run())
+	}
+}
+
+// Whatever clients do at once, each run and each effect answers as one that takes one call at a time.
+func TestLinearizable(t *testing.T) {
+	file := func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "holdpoint.db") }
+	t.Run("SQLite", func(t *testing.T) {
+		s := connect(t, sqlstore.Options{DSN: file(t)})
+		require.NoError(t, s.Migrate(t.Context()))
+		linear.Check(t, s)
+	})
+	t.Run("PostgreSQL, two stores", func(t *testing.T) {
+		dsn := migrated.Postgres(t)
+		linear.Check(t, connect(t, sqlstore.Options{DSN: dsn}), connect(t, sqlstore.Options{DSN: dsn}))
+	})
+	t.Run("SQLite, two processes", func(t *testing.T) {
+		dsn := file(t)
+		s := connect(t, sqlstore.Options{DSN: dsn})
+		require.NoError(t, s.Migrate(t.Context()))
+		linear.Processes(t, s, dsn, 2)
+	})
+	t.Run("PostgreSQL, two processes", func(t *testing.T) {
+		dsn := migrated.Postgres(t)
+		linear.Processes(t, connect(t, sqlstore.Options{DSN: dsn}), dsn, 2)
+	})
+}
