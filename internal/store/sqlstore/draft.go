@@ -121,7 +121,7 @@ func (m *draftMover) draft(d store.Draft) {
 			reversible = text(e.Reversible)
 		}
 		m.planned = append(m.planned, []any{f.Tenant, e.ID, f.RunID, e.Workflow, int64(d.Draft.Revision), int64(e.Order), e.Slot, e.Type, e.Connector,
-			e.ConnectorVersion, e.Provider, string(e.Consequence), e.TargetIndex, e.PayloadHash, e.ProviderKey, e.Reference, after, reversible,
+			e.ConnectorVersion, e.Provider, e.Consequence, e.TargetIndex, e.PayloadHash, e.ProviderKey, e.Reference, after, reversible,
 			e.Target, e.Payload})
 	}
 }

@@ -193,7 +193,7 @@ func pooled(ctx context.Context, cfg pgx.ConnConfig) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	var backend uint32
 	err = conn.QueryRow(ctx, "SELECT CAST(pg_backend_pid() AS BIGINT)").Scan(&backend)
 	return backend != conn.PgConn().PID(), err
