@@ -503,7 +503,11 @@ func (s *Store) tell(ctx context.Context) {
 			}
 		}
 		for kind := range waiting {
-			if _, err := s.write.ExecContext(ctx, "SELECT pg_notify('holdpoint', $1)", kind); err != nil && ctx.Err() == nil {
+			// Not cancelled with the store: a query that is cancelled under way costs its connection, and old poolers their life.
+			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockWait)
+			_, err := s.write.ExecContext(within, "SELECT pg_notify('holdpoint', $1)", kind)
+			cancel()
+			if err != nil && ctx.Err() == nil {
 				s.log.WarnContext(ctx, "other processes not told of work; they find it at their next poll", "kind", kind, "error", err)
 			}
 		}
