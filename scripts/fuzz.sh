@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for FUZZTIME (default 4s) from its seeds, the committed corpus under testdata/fuzz and what
-# earlier runs found. FUZZ names the targets to run, all by default: FUZZTIME=10m FUZZ=FuzzCanonical scripts/fuzz.sh.
+# Runs every fuzz target for 4s from its seeds and the committed corpus under testdata/fuzz; for FUZZTIME, if that is set,
+# and then also from what earlier runs found interesting. FUZZ names the targets to run, all by default: FUZZTIME=10m FUZZ=FuzzCanonical scripts/fuzz.sh.
 # What a run finds, it writes below testdata/fuzz; commit that file with the repair.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cache=$(go env GOCACHE)/fuzz module=$(go list -m)
+cache=$work/cache # a short run does not spend its time on what long ones have gathered
+[[ -z ${FUZZTIME:-} ]] || cache=$(go env GOCACHE)/fuzz/$(go list -m)
 limit=${FUZZLIMIT:-10m} # for each target; FUZZTIME must be shorter
 
 # Each package is built once, with the fuzzer's instruments, and its targets run one after another.
@@ -17,7 +18,7 @@ build() {
 
 run() {
 	(cd "$1" && timeout --kill-after=10s "$limit" "$work/fuzz.test" -test.run '^$' -test.fuzz "^$2\$" -test.fuzztime "${FUZZTIME:-4s}" -test.fuzzminimizetime 2s \
-		-test.fuzzcachedir "$cache/$module/$1") >"$work/out" 2>&1 </dev/null && ! grep -q 'no fuzz tests to fuzz' "$work/out"
+		-test.fuzzcachedir "$cache/$1") >"$work/out" 2>&1 </dev/null && ! grep -q 'no fuzz tests to fuzz' "$work/out"
 }
 
 built='' found=0
