@@ -206,23 +206,23 @@ func (d *sender) work(ctx context.Context, effects []string, n int) error {
 func (d *sender) step(ctx context.Context) error {
 	dice := d.rand.IntN(20)
 	switch {
-	case len(d.open) > 0 && dice < 7:
+	case len(d.open) > 0 && dice < 5:
 		return d.settle(ctx)
-	case len(d.leased) > 0 && dice < 13:
+	case len(d.leased) > 0 && dice < 10:
 		return d.begin(ctx)
-	case dice < 15:
+	case dice < 13:
 		return d.lease(ctx)
-	case dice < 17:
+	case dice < 15:
 		return d.recover(ctx)
 	}
 	id := d.effects[d.rand.IntN(len(d.effects))]
-	if dice = d.rand.IntN(16); dice == 0 {
+	if dice = d.rand.IntN(24); dice == 0 {
 		return d.one(ctx, id, "cancel", "", func(ctx context.Context) (holdpoint.Effect, error) {
 			s, err := d.CancelEffect(ctx, effectsTenant, id, nil, machine)
 			return s.Effect, err
 		})
-	} else if dice < 8 {
-		v := []holdpoint.Verdict{holdpoint.VerdictNotSent, holdpoint.VerdictNotSent, holdpoint.VerdictNotSent, holdpoint.VerdictSent, holdpoint.VerdictAbandon}[d.rand.IntN(5)]
+	} else if dice < 20 {
+		v := []holdpoint.Verdict{holdpoint.VerdictNotSent, holdpoint.VerdictSent, holdpoint.VerdictAbandon}[max(0, d.rand.IntN(14)-11)]
 		return d.one(ctx, id, "verdict", string(v), func(ctx context.Context) (holdpoint.Effect, error) {
 			s, err := d.ResolveEffect(ctx, store.EffectVerdict{Tenant: effectsTenant, EffectID: id, Verdict: v, Who: machine})
 			return s.Effect, err
@@ -313,7 +313,7 @@ func (d *sender) begin(ctx context.Context) error {
 		return d.settled(ctx, o, store.Settlement{Tenant: e.Tenant, RunID: e.RunID, EffectID: e.ID, Version: e.Version, State: holdpoint.EffectPending, Trigger: "retry", Who: machine})
 	}
 	a := store.AttemptBegin{Tenant: e.Tenant, EffectID: e.ID, RunID: e.RunID, Version: e.Version, WireHash: "wire", SendBefore: time.Millisecond}
-	if d.rand.IntN(2) == 0 {
+	if d.rand.IntN(3) > 0 {
 		o.ID, a.ProofUntil = "proved-"+o.ID, time.Now().Add(time.Hour)
 	}
 	a.ID = o.ID
@@ -341,18 +341,22 @@ func (d *sender) begin(ctx context.Context) error {
 func (d *sender) settle(ctx context.Context) error {
 	i := d.rand.IntN(len(d.open))
 	b := d.open[i]
-	if d.rand.IntN(4) > 0 {
+	if d.rand.IntN(2) > 0 {
 		d.open = append(d.open[:i:i], d.open[i+1:]...)
 	}
 	s := store.Settlement{Tenant: effectsTenant, RunID: b.RunID, EffectID: b.EffectID, AttemptID: b.ID, Version: b.Version, Who: machine}
-	switch d.rand.IntN(6) {
-	case 0:
+	dice := d.rand.IntN(12)
+	if i < len(d.open)-1 && dice > 8 { // later attempts stand open: let the late answer be the one that counts
+		dice = 0
+	}
+	switch {
+	case dice == 0:
 		s.Outcome.Result, s.State, s.Trigger = holdpoint.Accepted, holdpoint.EffectCompleted, "accept"
-	case 1:
+	case dice < 3:
 		s.Outcome.Result, s.State, s.Trigger = holdpoint.Rejected, holdpoint.EffectFailed, "refuse"
-	case 2, 3:
+	case dice < 6:
 		s.Outcome.Result, s.State, s.Trigger = holdpoint.Unclear, holdpoint.EffectPending, "retry"
-	case 4:
+	case dice < 8:
 		s.Outcome.Result, s.State, s.Trigger = holdpoint.Unclear, holdpoint.EffectUnknown, "doubt"
 	default:
 		s.Outcome.Result, s.State, s.Trigger = holdpoint.Rejected, holdpoint.EffectPending, "retry"

@@ -47,7 +47,7 @@ func (p part) play(ctx context.Context, s store.Store) (runs, effects []op, err 
 			}
 			r.write = effect.add
 			d := sender{client: r, Store: s}
-			return d.work(ctx, p.Effects, 2*calls)
+			return d.work(ctx, p.Effects, 4*calls)
 		})
 	}
 	err = working.Wait()
