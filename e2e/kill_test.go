@@ -339,7 +339,7 @@ func (s *siege) drain() {
 	}
 	x := s.servers[0]
 	for _, c := range append(slices.Clone(classes), "desk") {
-		x.turn(true, "workflow:"+string(c))
+		require.NoError(t, s.desk.turn(t.Context(), s.plan, "workflow:"+string(c), true), "flips are acknowledged to the desk")
 		_, err := x.otto.ReleaseConnector(t.Context(), string(c))
 		require.NoError(t, err)
 	}
@@ -364,6 +364,7 @@ func (s *siege) drain() {
 	})
 	s.check(1<<30, 0)
 	require.Empty(t, s.j.breaches())
-	waiting, _ := s.query(`SELECT COUNT(*) FROM runs WHERE state = 'approved'`)
+	waiting, _ := s.query(`SELECT COUNT(*) FROM runs r WHERE r.state = 'approved' AND NOT EXISTS (SELECT 1 FROM effects e
+ WHERE e.tenant = r.tenant AND e.run_id = r.id AND e.state IN ('pending', 'sending', 'unknown'))`)
 	require.Zero(t, waiting, "a run whose effects have all ended has ended")
 }
