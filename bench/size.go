@@ -19,7 +19,6 @@ import (
 
 // What both stores hold before one gets a past: what is approved, what waits for a person, and runs with a record.
 const (
-	sizeBacklog = 2000
 	sizePending = 200
 	sizeRecords = 20
 	sizeCalls   = 60 // of each operation and round
@@ -180,7 +179,7 @@ func (b *bench) present(ctx context.Context, d database, p *provider) (address s
 	if err != nil {
 		return "", err
 	}
-	for n := range int64(sizeBacklog) {
+	for n := range int64((b.Runs + 1) * sizeCalls * leaseAtOnce) {
 		if err := w.approved(1, n); err != nil {
 			return "", err
 		}
