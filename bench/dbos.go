@@ -14,8 +14,8 @@ import (
 	_ "github.com/dbos-inc/dbos-transact-golang/dbos/driver/sqlite" // its system database on SQLite
 )
 
-// dbosConnections is DBOS's pool on PostgreSQL. Its default of 20 leaves workflows waiting for a connection; 64 measured
-// best of 20, 32, 64 and 100 on two cores.
+// dbosConnections is DBOS's pool on PostgreSQL: one connection for each workflow in flight, where its default of 20 would
+// have workflows wait for one.
 const dbosConnections = 64
 
 // event is what a delivery brings.

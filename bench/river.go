@@ -15,7 +15,7 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// River's settings: what its own benchmark uses for throughput, with the pool and the workers that measured best here.
+// River's settings, for throughput: the shortest waits between fetches, and more workers than the provider needs.
 const (
 	riverWorkers     = 500
 	riverConnections = 20
