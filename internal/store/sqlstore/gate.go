@@ -76,11 +76,14 @@ func (s *Store) decideAll(ctx context.Context, t *tx, list []store.Decision, out
 	m := decisionMover{mover: mover{tx: t, now: now}}
 	for i, d := range list {
 		a := approvals[runRef{d.Tenant, d.ApprovalID}]
-		if a == nil {
+		var run *holdpoint.Run
+		if a != nil {
+			run = runs[runRef{a.Tenant, a.RunID}] // none if the approval was not there yet when the runs were locked
+		}
+		if run == nil {
 			refused[i] = noApproval(d.ApprovalID)
 			continue
 		}
-		run := runs[runRef{a.Tenant, a.RunID}]
 		out[i] = store.DecisionResult{Approval: *a, Run: *run}
 		before := given[runRef{d.Tenant, d.ApprovalID}]
 		if n := slices.IndexFunc(before, func(g holdpoint.DecisionRecord) bool {
