@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdpoint/holdpoint/internal/store"
 	"github.com/holdpoint/holdpoint/internal/store/sqlstore"
+	"github.com/holdpoint/holdpoint/internal/store/storetest"
 	"github.com/holdpoint/holdpoint/internal/store/storetest/linear"
 )
 
@@ -49,5 +51,21 @@ func TestLinearizable(t *testing.T) {
 	t.Run("PostgreSQL, two processes", func(t *testing.T) {
 		dsn := migrated.Postgres(t)
 		linear.Processes(t, connect(t, sqlstore.Options{DSN: dsn}), dsn, 2)
+	})
+}
+
+// Every pair of state and event of every table of transitions moves as the table says, or not at all.
+func TestWalks(t *testing.T) {
+	t.Run("SQLite", func(t *testing.T) {
+		storetest.Walks(t, func(t testing.TB, now func() time.Time) store.Store {
+			s := connect(t, sqlstore.Options{DSN: "sqlite:" + filepath.Join(t.TempDir(), "holdpoint.db"), Now: now})
+			require.NoError(t, s.Migrate(t.Context()))
+			return s
+		})
+	})
+	t.Run("PostgreSQL", func(t *testing.T) {
+		storetest.Walks(t, func(t testing.TB, now func() time.Time) store.Store {
+			return connect(t, sqlstore.Options{DSN: migrated.Postgres(t), Now: now})
+		})
 	})
 }

@@ -206,7 +206,7 @@ func (d *sender) work(ctx context.Context, effects []string, n int) error {
 func (d *sender) step(ctx context.Context) error {
 	dice := d.rand.IntN(20)
 	switch {
-	case len(d.open) > 0 && dice < 5:
+	case len(d.open) > 2 && dice < 5, len(d.open) > 0 && dice < 2:
 		return d.settle(ctx)
 	case len(d.leased) > 0 && dice < 10:
 		return d.begin(ctx)
@@ -275,7 +275,7 @@ func (d *sender) many(ctx context.Context, o op, call func(context.Context) ([]h
 
 func (d *sender) lease(ctx context.Context) error {
 	o := op{Verb: "lease", Owner: d.owner(), Long: d.rand.IntN(2) == 0}
-	l := store.EffectLease{Owner: o.Owner, For: 10 * time.Millisecond, Limit: 2, Enabled: true}
+	l := store.EffectLease{Owner: o.Owner, For: time.Duration(1+d.rand.IntN(10)) * time.Millisecond, Limit: 2, Enabled: true}
 	if o.Long {
 		l.For = time.Hour
 	}
@@ -346,7 +346,7 @@ func (d *sender) settle(ctx context.Context) error {
 	}
 	s := store.Settlement{Tenant: effectsTenant, RunID: b.RunID, EffectID: b.EffectID, AttemptID: b.ID, Version: b.Version, Who: machine}
 	dice := d.rand.IntN(12)
-	if i < len(d.open)-1 && dice > 8 { // later attempts stand open: let the late answer be the one that counts
+	if i < len(d.open)-1 && dice > 6 { // later attempts stand open: let the late answer be the one that counts
 		dice = 0
 	}
 	switch {
