@@ -4,6 +4,6 @@ package simtest
 
 // The race detector makes a seed about ten times as slow.
 const (
-	usualSeeds   = 24
-	usualReplays = 2
+	usualSeeds   = 8
+	usualReplays = 1
 )
