@@ -117,12 +117,14 @@ func TestCoalescerSendsWhatWaitsTooLongBesideABlockedStatement(t *testing.T) {
 			calls = append(calls, ask(c, claimOf(fmt.Sprint(i), "f", "o", false)))
 			time.Sleep(2 * patience)
 		}
+		synctest.Wait()
 		require.Len(t, s.batches, 1+maxBeside, "no more at once, or a locked row takes every connection")
 		close(s.gate)
 		for _, call := range calls {
 			_, errs := call()
 			require.NoError(t, errs[0])
 		}
+		synctest.Wait()
 		require.Len(t, s.batches, 2+maxBeside)
 	})
 }
