@@ -162,11 +162,14 @@ func (l *ledger) on(name string, fn func(t *testing.T)) {
 func (l *ledger) under(callers int, fn func()) {
 	l.t.Helper()
 	ctx, stop := context.WithCancel(l.t.Context())
+	l.mu.Lock()
+	round := len(l.claims) // keys of this disturbance are new
+	l.mu.Unlock()
 	var wg sync.WaitGroup
 	for c := range callers {
 		wg.Go(func() {
 			for n := 0; ctx.Err() == nil && n < 2000; n++ {
-				if err := l.claim(l.t.Context(), fmt.Sprintf("%d-%d-%d", len(l.refused), c, n), 1); err != nil {
+				if err := l.claim(l.t.Context(), fmt.Sprintf("%d-%d-%d", round, c, n), 1); err != nil {
 					time.Sleep(5 * time.Millisecond)
 				}
 			}
