@@ -76,8 +76,8 @@ layout:
 	@$(limit) 3m go test -count=1 -run '^TestLayout' .
 
 race:
-	@$(limit) 28m scripts/testservices.sh run \
-		go test -race -shuffle=on -count=1 -vet=off -timeout 20m $$(go list ./... | grep -v /e2e)
+	@$(limit) 18m scripts/testservices.sh run \
+		go test -race -shuffle=on -count=1 -vet=off -timeout 12m $$(go list ./... | grep -v /e2e)
 
 fuzz:
 	@$(limit) 8m scripts/fuzz.sh

@@ -28,6 +28,7 @@ var levels = map[string]int{
 	"":                                0,
 	"internal/egress":                 0,
 	"internal/killpoint":              0,
+	"internal/lanes":                  0,
 	"internal/lang":                   1,
 	"internal/payload":                1,
 	"internal/policy":                 1,
@@ -58,7 +59,7 @@ var levels = map[string]int{
 }
 
 // standardOnly lists the packages that import the standard library and nothing else.
-var standardOnly = map[string]bool{"": true, "internal/egress": true}
+var standardOnly = map[string]bool{"": true, "internal/egress": true, "internal/lanes": true}
 
 // Limits of a file that is not a test and not generated. Files rarely pass longFile; none passes longestFile.
 const (

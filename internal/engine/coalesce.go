@@ -2,31 +2,26 @@ package engine
 
 import (
 	"context"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/holdpoint/holdpoint"
+	"github.com/holdpoint/holdpoint/internal/lanes"
 	"github.com/holdpoint/holdpoint/internal/store"
 )
 
-// The bounds of a claim statement. While one is on its way the next one gathers; a statement that takes long, for a locked
-// row or a slow disk, makes the others wait no longer than patience: they go beside it.
+// The bounds of a claim statement.
 const (
 	maxBatch     = 256
-	maxBeside    = 5
-	patience     = 2 * time.Millisecond
+	maxBeside    = 5                // statements beside the first: a locked row does not delay every other claim
 	claimTimeout = 15 * time.Second // fail closed: the callers get unavailable and may claim again
 )
 
-// coalescer turns concurrent claims into multi-row statements. A claim that comes alone goes alone and at once.
+// coalescer turns concurrent claims into multi-row statements.
 type coalescer struct {
-	run func(context.Context, []store.Claim) ([]store.ClaimResult, error)
-
-	mu     sync.Mutex
-	queue  []*waiting
-	steady bool // one flusher works until the queue is empty
-	beside int  // statements that went beside it
-	timed  bool // overdue will be called
+	run   func(context.Context, []store.Claim) ([]store.ClaimResult, error)
+	lanes lanes.Lanes
+	queue []*waiting
 }
 
 // waiting is one caller's claim. Its answer is delivered once.
@@ -39,7 +34,15 @@ type waiting struct {
 }
 
 func newCoalescer(run func(context.Context, []store.Claim) ([]store.ClaimResult, error)) *coalescer {
-	return &coalescer{run: run}
+	c := &coalescer{run: run, lanes: lanes.Lanes{Beside: maxBeside, Bound: claimTimeout}}
+	c.lanes.Next = func() func(context.Context) {
+		batch := c.gather()
+		if len(batch) == 0 {
+			return nil
+		}
+		return func(ctx context.Context) { c.work(ctx, batch) }
+	}
+	return c
 }
 
 // claim waits for the answers to claims of one client call, in their order. If ctx ends first the caller leaves with its
@@ -50,16 +53,7 @@ func (c *coalescer) claim(ctx context.Context, claims []store.Claim) ([]store.Cl
 	for i := range claims {
 		all[i] = &waiting{claim: claims[i], call: call, done: make(chan struct{})}
 	}
-	c.mu.Lock()
-	c.queue = append(c.queue, all...)
-	if !c.steady {
-		c.steady = true
-		go c.flush()
-	} else {
-		c.watch()
-	}
-	c.mu.Unlock()
-
+	c.lanes.Add(func() { c.queue = append(c.queue, all...) })
 	results, errs := make([]store.ClaimResult, len(claims)), make([]error, len(claims))
 	for i, w := range all {
 		select {
@@ -75,68 +69,15 @@ func (c *coalescer) claim(ctx context.Context, claims []store.Claim) ([]store.Cl
 
 // leave takes a claim out of the queue if it is not on its way yet.
 func (c *coalescer) leave(w *waiting) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, q := range c.queue {
-		if q == w {
-			c.queue = append(c.queue[:i], c.queue[i+1:]...)
-			return
-		}
-	}
+	c.lanes.Lock(func() {
+		c.queue = slices.DeleteFunc(c.queue, func(q *waiting) bool { return q == w })
+	})
 }
 
 // group is one row of the statement: a leader and those whose answer follows from the leader's committed row.
 type group struct {
 	leader    *waiting
 	followers []*waiting
-}
-
-// watch has waiting claims looked after when patience is over.
-func (c *coalescer) watch() {
-	if !c.timed && len(c.queue) > 0 && c.beside < maxBeside {
-		c.timed = true
-		time.AfterFunc(patience, c.overdue)
-	}
-}
-
-// overdue sends one statement of what still waits beside those on their way.
-func (c *coalescer) overdue() {
-	c.mu.Lock()
-	c.timed = false
-	batch := c.gather()
-	if len(batch) == 0 {
-		c.mu.Unlock()
-		return
-	}
-	c.beside++
-	c.watch()
-	c.mu.Unlock()
-	c.bounded(batch)
-	c.mu.Lock()
-	c.beside--
-	c.watch()
-	c.mu.Unlock()
-}
-
-// flush works until the queue is empty.
-func (c *coalescer) flush() {
-	for {
-		c.mu.Lock()
-		batch := c.gather()
-		if len(batch) == 0 {
-			c.steady = false
-			c.mu.Unlock()
-			return
-		}
-		c.mu.Unlock()
-		c.bounded(batch)
-	}
-}
-
-func (c *coalescer) bounded(batch []*group) {
-	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
-	defer cancel()
-	c.work(ctx, batch)
 }
 
 // gather takes up to maxBatch unique keys from the queue. A claim joins a group if its answer follows from the leader's;

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdpoint/holdpoint"
+	"github.com/holdpoint/holdpoint/internal/lanes"
 	"github.com/holdpoint/holdpoint/internal/store"
 )
 
@@ -115,7 +116,7 @@ func TestCoalescerSendsWhatWaitsTooLongBesideABlockedStatement(t *testing.T) {
 		calls := []func() ([]store.ClaimResult, []error){}
 		for i := range 2 + maxBeside {
 			calls = append(calls, ask(c, claimOf(fmt.Sprint(i), "f", "o", false)))
-			time.Sleep(2 * patience)
+			time.Sleep(2 * lanes.Patience)
 		}
 		synctest.Wait()
 		require.Len(t, s.batches, 1+maxBeside, "no more at once, or a locked row takes every connection")

@@ -3,26 +3,33 @@ package sqlstore
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
+
+	"github.com/holdpoint/holdpoint/internal/lanes"
 )
 
-// gather turns concurrent calls of one verb into batches, each one transaction (group commit). While a batch is on its way
-// the next one gathers, so a call that comes alone goes alone and at once, and a read begins after every call that it
-// answers. A batch that takes long, for a lock or a slow disk, makes the others wait no longer than patience: they go
-// beside it.
+// gather turns concurrent calls of one verb into batches, each one transaction (group commit). A read begins after every
+// call that it answers.
 type gather[T, R any] struct {
 	verb  string
 	run   func(context.Context, []T) ([]R, []error) // answers and refusals in the order of the calls; no answers: all failed
 	apart func(T) any                               // calls of one key never share a batch; nil: all may
 	most  int                                       // calls of one batch
-	lanes int                                       // batches on their way at once, at most
+	lanes lanes.Lanes
+	queue []*call[T, R]
+}
 
-	mu     sync.Mutex
-	queue  []*call[T, R]
-	steady bool // one lane works until the queue is empty
-	beside int  // batches that went beside it
-	timed  bool // overdue will be called
+// newGather makes a gather of batches of which so many may be on their way at once.
+func newGather[T, R any](verb string, most, atOnce int, apart func(T) any, run func(context.Context, []T) ([]R, []error)) *gather[T, R] {
+	g := &gather[T, R]{verb: verb, run: run, apart: apart, most: most, lanes: lanes.Lanes{Beside: atOnce - 1, Bound: batchTime}}
+	g.lanes.Next = func() func(context.Context) {
+		batch := g.next()
+		if len(batch) == 0 {
+			return nil
+		}
+		return func(ctx context.Context) { g.batch(ctx, batch) }
+	}
+	return g
 }
 
 // call is one caller's. It is answered once.
@@ -40,15 +47,7 @@ const batchTime = 15 * time.Second
 // as after a lost answer, and none of the others notices.
 func (g *gather[T, R]) do(ctx context.Context, in T) (R, error) {
 	c := &call[T, R]{in: in, done: make(chan struct{})}
-	g.mu.Lock()
-	g.queue = append(g.queue, c)
-	if !g.steady {
-		g.steady = true
-		go g.work()
-	} else {
-		g.watch()
-	}
-	g.mu.Unlock()
+	g.lanes.Add(func() { g.queue = append(g.queue, c) })
 	select {
 	case <-c.done:
 		return c.out, c.err
@@ -59,67 +58,11 @@ func (g *gather[T, R]) do(ctx context.Context, in T) (R, error) {
 	}
 }
 
-// patience is how long calls wait for the batch before them.
-const patience = 2 * time.Millisecond
-
-// watch has waiting calls looked after when patience is over.
-func (g *gather[T, R]) watch() {
-	if !g.timed && len(g.queue) > 0 && g.beside < g.lanes-1 {
-		g.timed = true
-		time.AfterFunc(patience, g.overdue)
-	}
-}
-
-// overdue sends one batch of what still waits beside those on their way.
-func (g *gather[T, R]) overdue() {
-	g.mu.Lock()
-	g.timed = false
-	batch := g.next()
-	if len(batch) == 0 {
-		g.mu.Unlock()
-		return
-	}
-	g.beside++
-	g.watch()
-	g.mu.Unlock()
-	g.bounded(batch)
-	g.mu.Lock()
-	g.beside--
-	g.watch()
-	g.mu.Unlock()
-}
-
 // leave takes a call out of the queue if it is not on its way yet.
 func (g *gather[T, R]) leave(c *call[T, R]) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for i, q := range g.queue {
-		if q == c {
-			g.queue = append(g.queue[:i:i], g.queue[i+1:]...)
-			return
-		}
-	}
-}
-
-// work runs batches until the queue is empty.
-func (g *gather[T, R]) work() {
-	for {
-		g.mu.Lock()
-		batch := g.next()
-		if len(batch) == 0 {
-			g.steady = false
-			g.mu.Unlock()
-			return
-		}
-		g.mu.Unlock()
-		g.bounded(batch)
-	}
-}
-
-func (g *gather[T, R]) bounded(batch []*call[T, R]) {
-	ctx, cancel := context.WithTimeout(context.Background(), batchTime)
-	defer cancel()
-	g.batch(ctx, batch)
+	g.lanes.Lock(func() {
+		g.queue = slices.DeleteFunc(g.queue, func(q *call[T, R]) bool { return q == c })
+	})
 }
 
 // next takes the calls of the next batch from the queue. Of calls that must be apart, the later ones wait.
@@ -186,7 +129,7 @@ func together[T, R any](s *Store, verb string, fn func(ctx context.Context, t *t
 
 // readTogether makes a gather of reads: fn reads what it finds of some keys, and missing says that one was not there.
 func readTogether[K comparable, R any](verb string, missing func(K) error, fn func(ctx context.Context, keys []K, found map[K]R) error) *gather[K, R] {
-	return &gather[K, R]{verb: verb, most: 256, lanes: 4, run: func(ctx context.Context, in []K) ([]R, []error) {
+	return newGather(verb, 256, 4, nil, func(ctx context.Context, in []K) ([]R, []error) {
 		keys := slices.Clone(in)
 		found := make(map[K]R, len(in))
 		seen := make(map[K]bool, len(in))
@@ -207,5 +150,5 @@ func readTogether[K comparable, R any](verb string, missing func(K) error, fn fu
 			out[i] = r
 		}
 		return out, refused
-	}}
+	})
 }

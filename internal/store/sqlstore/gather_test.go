@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdpoint/holdpoint"
+	"github.com/holdpoint/holdpoint/internal/lanes"
 )
 
 // batches is a verb that doubles strings, refuses "refused" and breaks every batch that "broken" is in. While held is
@@ -69,7 +70,7 @@ func behind(b *batches, g *gather[string, string], all ...string) []answered {
 func TestGatherBatchesWhatComesDuringABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &batches{}
-		g := &gather[string, string]{verb: "verb", run: b.run, most: 2, lanes: 1}
+		g := newGather("verb", 2, 1, nil, b.run)
 		got := behind(b, g, "a", "refused", "c")
 		require.Equal(t, "aa", got[0].out)
 		require.ErrorIs(t, got[1].err, &holdpoint.Error{Code: holdpoint.CodeNotFound})
@@ -81,7 +82,7 @@ func TestGatherBatchesWhatComesDuringABatch(t *testing.T) {
 func TestGatherKeepsApartWhatMustBe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &batches{}
-		g := &gather[string, string]{verb: "verb", run: b.run, most: 9, lanes: 1, apart: func(s string) any { return strings.ToLower(s) }}
+		g := newGather("verb", 9, 1, func(s string) any { return strings.ToLower(s) }, b.run)
 		behind(b, g, "a", "A", "b", "a")
 		require.Equal(t, [][]string{{"first"}, {"a", "b"}, {"A"}, {"a"}}, b.runs)
 	})
@@ -90,7 +91,7 @@ func TestGatherKeepsApartWhatMustBe(t *testing.T) {
 func TestGatherSplitsABrokenBatchDownToItsCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &batches{}
-		g := &gather[string, string]{verb: "verb", run: b.run, most: 9, lanes: 1}
+		g := newGather("verb", 9, 1, nil, b.run)
 		for i, a := range behind(b, g, "a", "broken", "c", "d") {
 			if i == 1 {
 				require.ErrorIs(t, a.err, &holdpoint.Error{Code: holdpoint.CodeUnavailable})
@@ -104,11 +105,11 @@ func TestGatherSplitsABrokenBatchDownToItsCause(t *testing.T) {
 func TestGatherSendsWhatWaitsTooLongBesideASlowBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &batches{held: make(chan struct{})}
-		g := &gather[string, string]{verb: "verb", run: b.run, most: 9, lanes: 3}
+		g := newGather("verb", 9, 3, nil, b.run)
 		var calls sync.WaitGroup
 		for _, s := range []string{"a", "b", "c", "d", "e"} {
 			calls.Go(func() { _, _ = g.do(context.Background(), s) })
-			time.Sleep(2 * patience)
+			time.Sleep(2 * lanes.Patience)
 		}
 		synctest.Wait()
 		require.Equal(t, [][]string{{"a"}, {"b"}, {"c"}}, b.runs, "three lanes are busy")
@@ -121,7 +122,7 @@ func TestGatherSendsWhatWaitsTooLongBesideASlowBatch(t *testing.T) {
 func TestGatherLetsACallerLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &batches{held: make(chan struct{})}
-		g := &gather[string, string]{verb: "verb", run: b.run, most: 9, lanes: 1}
+		g := newGather("verb", 9, 1, nil, b.run)
 		go func() { _, _ = g.do(context.Background(), "first") }()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)

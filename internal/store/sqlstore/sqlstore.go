@@ -109,17 +109,18 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // gather sets up the verbs whose concurrent calls share transactions.
 func (s *Store) gather() {
-	lanes := 1 // SQLite has one writer
+	const most = 256
+	atOnce := 1 // SQLite has one writer
 	if s.postgres {
-		lanes = 6
+		atOnce = 6
 	}
-	s.drafts = &gather[store.Draft, heldDraft]{verb: "HoldDraft", run: together(s, "HoldDraft", s.holdDrafts), most: 256, lanes: lanes,
-		apart: func(d store.Draft) any { return runRef{d.Fence.Tenant, d.Fence.RunID} }}
-	s.decisions = &gather[store.Decision, store.DecisionResult]{verb: "Decide", run: together(s, "Decide", s.decideAll), most: 256, lanes: lanes,
-		apart: func(d store.Decision) any { return runRef{d.Tenant, d.ApprovalID} }}
-	s.begins = &gather[beginCall, []store.BegunAttempt]{verb: "begin attempts", run: together(s, "begin attempts", s.beginAll), most: 256, lanes: lanes,
-		apart: func(c beginCall) any { return runRef{c.list[0].Tenant, c.list[0].EffectID} }}
-	s.settlements = &gather[settleCall, []store.Settled]{verb: "settle attempts", run: together(s, "settle attempts", s.settleAll), most: 256, lanes: lanes}
+	s.drafts = newGather("HoldDraft", most, atOnce, func(d store.Draft) any { return runRef{d.Fence.Tenant, d.Fence.RunID} },
+		together(s, "HoldDraft", s.holdDrafts))
+	s.decisions = newGather("Decide", most, atOnce, func(d store.Decision) any { return runRef{d.Tenant, d.ApprovalID} },
+		together(s, "Decide", s.decideAll))
+	s.begins = newGather("begin attempts", most, atOnce, func(c beginCall) any { return runRef{c.list[0].Tenant, c.list[0].EffectID} },
+		together(s, "begin attempts", s.beginAll))
+	s.settlements = newGather("settle attempts", most, atOnce, nil, together(s, "settle attempts", s.settleAll))
 }
 
 // gatherReads sets up the reads that concurrent calls share.
