@@ -111,11 +111,17 @@ func newWorldOver(t *testing.T, between func(store.Store) store.Store) *world {
 	w.machine, err = w.e.Bearer(w.ctx, key.Key)
 	require.NoError(t, err)
 	w.ana, w.ops = w.login("ana@acme.example"), w.login("ops@acme.example")
-	d := dispatch.New(dispatch.Options{Engine: w.e, Guard: &egress.Guard{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, Wake: w.store.Wake(), Poll: 50 * time.Millisecond})
+	d := dispatch.New(dispatch.Options{Engine: w.e, Secrets: secrets{}, Guard: &egress.Guard{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, Wake: w.store.Wake(), Poll: 50 * time.Millisecond})
 	d.Start()
 	t.Cleanup(func() { require.NoError(t, d.Stop(context.Background())) })
 	return w
 }
+
+// secrets holds the same secret under every name.
+type secrets struct{}
+
+func (secrets) Env(string) (string, bool)   { return strings.Repeat("s", 32), true }
+func (secrets) File(string) ([]byte, error) { return []byte(strings.Repeat("s", 32)), nil }
 
 func (w *world) login(email string) holdpoint.Actor {
 	w.Helper()

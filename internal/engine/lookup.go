@@ -43,7 +43,7 @@ func (e *Engine) LeaseLookups(ctx context.Context, owner string, lease time.Dura
 // lookup judges a leased unknown effect: ask says that its provider is to be asked, otherwise it is settled.
 func (e *Engine) lookup(ctx context.Context, owner string, l store.LeasedEffect) (t Task, ask bool, err error) {
 	t = Task{LeasedEffect: l, wire: l.WireHash}
-	p, err := e.policies.active(ctx, l.Tenant)
+	p, err := e.policies.version(ctx, l.Tenant, l.Policy)
 	if err != nil {
 		return t, false, err
 	}

@@ -34,7 +34,9 @@ func TestALookUpThatFailsStarvesNoOther(t *testing.T) {
 	rec, err := w.store.Record(w.ctx, "default", c.Run.ID)
 	require.NoError(t, err)
 	x := rec.Effects[0]
-	good := store.LeasedEffect{Effect: x.Effect, Target: x.Target, Payload: x.Payload, RunKey: rec.RunKey, Now: rec.Now}
+	tenant, err := w.store.TenantByName(w.ctx, "default")
+	require.NoError(t, err)
+	good := store.LeasedEffect{Effect: x.Effect, Target: x.Target, Payload: x.Payload, RunKey: rec.RunKey, Policy: tenant.ActivePolicy, Now: rec.Now}
 	bad := good
 	bad.RunKey = []byte("damaged")
 

@@ -212,7 +212,7 @@ type Delivery struct {
 // link into the body; the token itself is kept nowhere. A request about an approval that is no longer pending is dropped.
 func (e *Engine) PrepareDelivery(ctx context.Context, m store.Message) (Delivery, error) {
 	d := Delivery{Message: m}
-	p, err := e.policies.active(ctx, m.Tenant)
+	p, err := e.policies.version(ctx, m.Tenant, m.Policy)
 	if err != nil {
 		return d, err
 	}

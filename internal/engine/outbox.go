@@ -65,7 +65,7 @@ func (e *Engine) GiveBack(ctx context.Context, owner string, t *Task) error {
 // task opens a leased effect and judges whether it may be sent, or under which hold it must wait.
 func (e *Engine) task(ctx context.Context, l store.LeasedEffect) (Task, holdpoint.Hold, error) {
 	t := Task{LeasedEffect: l}
-	p, err := e.policies.active(ctx, l.Tenant)
+	p, err := e.policies.version(ctx, l.Tenant, l.Policy)
 	if err != nil {
 		return t, "", err
 	}

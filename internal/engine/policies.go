@@ -65,14 +65,16 @@ func (p *policies) active(ctx context.Context, tenant string) (*loaded, error) {
 		}
 		p.mu.Unlock()
 	}
-	if h.hash == "" {
-		return nil, holdpoint.Errorf(holdpoint.CodeNoPolicy, "no policy is active in tenant %s; activate one with holdpoint policy activate", tenant)
-	}
 	return p.version(ctx, tenant, h.hash)
 }
 
-// version gives one stored policy.
+// version gives the stored policy with this hash; no_active_policy if it is "", the pointer of a tenant that has none.
+// What can't be taken back (holding an effect, dropping a message) is judged by the pointer that the store gives together
+// with the effect or message: one that this process read earlier may be older than what released it.
 func (p *policies) version(ctx context.Context, tenant, hash string) (*loaded, error) {
+	if hash == "" {
+		return nil, holdpoint.Errorf(holdpoint.CodeNoPolicy, "no policy is active in tenant %s; activate one with holdpoint policy activate", tenant)
+	}
 	p.mu.Lock()
 	l := p.byHash[tenant+"/"+hash]
 	p.mu.Unlock()

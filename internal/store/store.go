@@ -126,7 +126,8 @@ type PlannedEffect struct {
 // tenant's index key.
 type Message struct {
 	holdpoint.MessageRecord
-	Data []byte
+	Data   []byte
+	Policy string // of a leased one: hash of the tenant's active policy, read as it was leased
 }
 
 // Runs are the verbs of claims, leases, steps and ends.
@@ -358,6 +359,7 @@ type LeasedEffect struct {
 	Roles   []string         // of the gate that was decided
 	Decider holdpoint.Person // whose approval released it, as they stand now; zero if there is none
 	KeyLife time.Duration    // of the valid proof of its connector version; 0 if there is none
+	Policy  string           // hash of the tenant's active policy, read after the effect was leased
 	Target  []byte
 	Payload []byte
 	RunKey  []byte

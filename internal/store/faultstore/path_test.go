@@ -45,6 +45,7 @@ func TestTheEndIsTheSameWithFaults(t *testing.T) {
 				t.Parallel()
 				plain := newWorld(t, s.prepare)
 				s.act(plain)
+				plain.told()
 				require.Zero(t, plain.unanswered)
 				want, calls := plain.outcome(), plain.faults.Calls()
 				for _, verb := range s.verbs {
@@ -56,6 +57,7 @@ func TestTheEndIsTheSameWithFaults(t *testing.T) {
 								w.faults.Inject(faultstore.Fault{Verb: verb, Kind: kind, Nth: n})
 								s.act(w)
 								w.until("the fault is met", func() bool { return len(w.faults.Met()) > 0 })
+								w.told()
 								require.Equal(t, want, w.outcome())
 							})
 						}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -148,6 +149,7 @@ type world struct {
 	url               string
 	machine, ana, ops *client.Client
 	dispatcher        *dispatch.Dispatcher
+	dispatching       bool
 	ahead             atomic.Int64 // how far the database's clock is ahead of ours
 	unanswered        int          // calls that were answered unavailable
 }
@@ -208,6 +210,7 @@ func (w *world) serve(s store.Store) {
 func (w *world) dispatch() {
 	w.Helper()
 	w.dispatcher.Start()
+	w.dispatching = true
 	w.Cleanup(func() { require.NoError(w, w.dispatcher.Stop(context.Background())) })
 }
 
@@ -364,6 +367,23 @@ func (w *world) until(what string, met func() bool) {
 			push = time.Now().Add(while)
 		}
 		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// told waits until every message about a run has left, if anybody sends messages.
+func (w *world) told() {
+	w.Helper()
+	if !w.dispatching {
+		return
+	}
+	runs, _, err := w.store.FindRuns(w.Context(), store.RunFilter{Tenant: tenant, Limit: 100})
+	require.NoError(w, err)
+	for _, r := range runs {
+		w.until("the messages of "+r.Key+" have left", func() bool {
+			rec, err := w.store.Record(w.Context(), tenant, r.ID)
+			require.NoError(w, err)
+			return !slices.ContainsFunc(rec.Messages, func(m holdpoint.MessageRecord) bool { return m.State == "pending" })
+		})
 	}
 }
 

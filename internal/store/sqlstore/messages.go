@@ -58,11 +58,11 @@ func (s *Store) LeaseMessages(ctx context.Context, owner string, lease time.Dura
  ORDER BY next_at, id LIMIT $4 {{for_update}} {{skip_locked}})
  UPDATE messages SET lease_owner = $2, lease_expires_at = {{now}} + $3, attempts = attempts + 1
  FROM picked WHERE messages.tenant = picked.tenant AND messages.id = picked.id
- RETURNING `+messageColumns+`, messages.data`), s.clock(), owner, micros(lease), limit)
+ RETURNING `+messageColumns+`, messages.data, COALESCE((SELECT tenants.active_policy FROM tenants WHERE tenants.tenant = messages.tenant), '')`), s.clock(), owner, micros(lease), limit)
 		leased, err = collect(rows, err, func(row scanner) (store.Message, error) {
 			var m store.Message
 			var err error
-			m.MessageRecord, err = scanMessage(row, &m.Data)
+			m.MessageRecord, err = scanMessage(row, &m.Data, &m.Policy)
 			return m, err
 		})
 		return err

@@ -19,7 +19,7 @@ func (s *Store) LeaseEffects(ctx context.Context, l store.EffectLease) ([]store.
 	var leased []store.LeasedEffect
 	err := s.do(ctx, "lease effects", func(t *tx) error {
 		leased = nil
-		if err := t.byIndex(ctx); err != nil {
+		if err := t.inOrder(ctx); err != nil {
 			return err
 		}
 		if err := t.holdExpired(ctx, l.Limit); err != nil {
@@ -32,15 +32,13 @@ func (s *Store) LeaseEffects(ctx context.Context, l store.EffectLease) ([]store.
 	return leased, err
 }
 
-// byIndex has PostgreSQL walk along the indexes of what is due for the rest of the transaction. Statistics of a table that
-// fills and empties within minutes are always wrong, and a plan that sorts or scans a backlog to lease some effects is never
-// the better one.
-func (t *tx) byIndex(ctx context.Context) error {
+// inOrder has PostgreSQL walk along the order of what is due for the rest of the transaction: it never pays to sort a
+// backlog in order to lease some of it.
+func (t *tx) inOrder(ctx context.Context) error {
 	if !t.s.postgres {
 		return nil
 	}
-	_, err := t.ExecContext(ctx, `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true),
- set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true)`)
+	_, err := t.ExecContext(ctx, "SET LOCAL enable_sort = off")
 	return err
 }
 
@@ -129,7 +127,8 @@ func scanLeased(row scanner) (store.LeasedEffect, error) {
 // leases are the columns that name leased effects, the decision that released each and the connector that sends it.
 var leases = columns("tenant text, id text, approval_id text, connector text, version text")
 
-// judged reads what the dispatcher judges leased effects by: who released them, and whether their connector is proved.
+// judged reads what the dispatcher judges leased effects by: who released them, whether their connector is proved, and
+// which policy is active.
 func (t *tx) judged(ctx context.Context, leased []store.LeasedEffect) error {
 	rows := make([][]any, len(leased))
 	of := make(map[runRef]*store.LeasedEffect, len(leased))
@@ -138,19 +137,20 @@ func (t *tx) judged(ctx context.Context, leased []store.LeasedEffect) error {
 		rows[i], of[runRef{e.Tenant, e.ID}] = []any{e.Tenant, e.ID, e.ApprovalID, e.Connector, e.ConnectorVersion}, e
 	}
 	return t.each(leases, rows, []any{t.s.clock()}, func(with string, args []any) error {
-		found, err := t.QueryContext(ctx, t.s.expand(with+` SELECT v.tenant, v.id, approvals.roles, COALESCE(proofs.key_life_us, 0), `+personColumns+`
- FROM v JOIN approvals ON approvals.tenant = v.tenant AND approvals.id = v.approval_id
+		found, err := t.QueryContext(ctx, t.s.expand(with+` SELECT v.tenant, v.id, approvals.roles, COALESCE(proofs.key_life_us, 0), tenants.active_policy, `+personColumns+`
+ FROM v JOIN tenants ON tenants.tenant = v.tenant
+ JOIN approvals ON approvals.tenant = v.tenant AND approvals.id = v.approval_id
  LEFT JOIN proofs ON proofs.tenant = v.tenant AND proofs.connector = v.connector AND proofs.version = v.version AND proofs.expires_at > {{now}}
  LEFT JOIN decisions ON decisions.tenant = v.tenant AND decisions.approval_id = v.approval_id AND decisions.decision = 'approve'
  LEFT JOIN people ON people.tenant = decisions.tenant AND people.id = decisions.person_id
  ORDER BY decisions.created_at, decisions.id`), args...)
 		_, err = collect(found, err, func(row scanner) (x struct{}, err error) {
 			var at runRef
-			var roles string
+			var roles, active string
 			var life int64
 			var p holdpoint.Person
 			dest, done := personDest(&p)
-			if err := row.Scan(append([]any{&at.tenant, &at.id, &roles, &life}, dest...)...); err != nil {
+			if err := row.Scan(append([]any{&at.tenant, &at.id, &roles, &life, &active}, dest...)...); err != nil {
 				return x, err
 			}
 			e := of[at]
@@ -158,7 +158,7 @@ func (t *tx) judged(ctx context.Context, leased []store.LeasedEffect) error {
 				done()
 				e.Decider = p
 			}
-			e.KeyLife = time.Duration(life) * time.Microsecond
+			e.KeyLife, e.Policy = time.Duration(life)*time.Microsecond, active
 			return x, json.Unmarshal([]byte(roles), &e.Roles)
 		})
 		return err

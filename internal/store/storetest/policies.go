@@ -48,6 +48,33 @@ func requireOneWinner(t *testing.T, errs []error, code holdpoint.Code) int {
 func testPolicies(t *testing.T, open func(t testing.TB, now func() time.Time) store.Store) {
 	ctx := context.Background()
 
+	t.Run("what is leased comes with the policy that is active", func(t *testing.T) {
+		f := newFixture(t, open)
+		f.switchOn()
+		for _, hash := range []string{"policy-1", "policy-2"} {
+			before, err := f.TenantByName(f.ctx, f.tenant)
+			require.NoError(t, err)
+			require.NoError(t, f.PutPolicy(f.ctx, store.PolicyRow{Tenant: f.tenant, Hash: hash, Document: hash}, local))
+			require.NoError(t, f.ActivatePolicy(f.ctx, f.tenant, hash, before.ActivePolicy, local))
+			f.released(hash, "mail")
+			e := f.lease(1)[0]
+			require.Equal(t, hash, e.Policy)
+			s := f.outcomeOf(f.begin(e), holdpoint.Unclear, holdpoint.EffectUnknown, "doubt")
+			s.Next = 10 * time.Second
+			_, err = f.SettleAttempts(f.ctx, owner, []store.Settlement{s})
+			require.NoError(t, err)
+			f.advance(10 * time.Second)
+			unknown, err := f.LeaseLookups(f.ctx, owner, time.Minute, 1)
+			require.NoError(t, err)
+			require.Len(t, unknown, 1)
+			require.Equal(t, hash, unknown[0].Policy)
+			messages, err := f.LeaseMessages(f.ctx, owner, time.Minute, 1)
+			require.NoError(t, err)
+			require.Len(t, messages, 1)
+			require.Equal(t, hash, messages[0].Policy)
+		}
+	})
+
 	t.Run("a tenant starts with its keys, no policy and switches off", func(t *testing.T) {
 		s := open(t, nil)
 		errs := simultaneously(6, func(i int) error {
