@@ -159,7 +159,7 @@ func (e *Engine) Refuse(ctx context.Context, owner string, t *Task, cause error)
 	if errors.Is(cause, &holdpoint.Error{Code: holdpoint.CodeUnavailable}) {
 		return e.store.ReleaseEffects(ctx, owner, []store.Settlement{release(t.Effect, holdpoint.HoldConfiguration, 0)})
 	}
-	s, _, err := e.settlement(ctx, t, out, t.Spent, t.Now)
+	s, err := e.settlement(ctx, t, out, t.Spent, t.Now)
 	if err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (e *Engine) Settle(ctx context.Context, owner string, t *Task, a store.Begu
 	if t.FirstAttemptAt == nil {
 		t.FirstAttemptAt = &a.BegunAt
 	}
-	s, v, err := e.settlement(ctx, t, o, t.Spent+1, now)
+	s, err := e.settlement(ctx, t, o, t.Spent+1, now)
 	if err != nil {
 		return store.Settled{}, err
 	}
@@ -186,23 +186,11 @@ func (e *Engine) Settle(ctx context.Context, owner string, t *Task, a store.Begu
 		return store.Settled{}, err
 	}
 	e.alertEnd(ctx, settled[0])
-	if v.HoldConnector {
-		h := store.ConnectorHold{Tenant: t.Tenant, Connector: t.LeasedEffect.Connector, Hold: v.Hold, Detail: o.Detail}
-		if v.Hold == holdpoint.HoldPermission {
-			h.Type = t.Type
-		}
-		if v.NextAttempt > 0 {
-			h.Until = now.Add(v.NextAttempt)
-		}
-		if err := e.store.HoldConnector(ctx, h, system("dispatcher")); err != nil {
-			return settled[0], err
-		}
-	}
 	return settled[0], nil
 }
 
 // settlement applies the failure matrix to an outcome.
-func (e *Engine) settlement(ctx context.Context, t *Task, o holdpoint.Outcome, attempts int, now time.Time) (store.Settlement, policy.EffectVerdict, error) {
+func (e *Engine) settlement(ctx context.Context, t *Task, o holdpoint.Outcome, attempts int, now time.Time) (store.Settlement, error) {
 	first := time.Time{}
 	if t.FirstAttemptAt != nil {
 		first = *t.FirstAttemptAt
@@ -220,15 +208,22 @@ func (e *Engine) settlement(ctx context.Context, t *Task, o holdpoint.Outcome, a
 		s.Next, typ = e.firstLookup(t), "effect.unknown"
 	case v.HoldConnector:
 		typ = "connector.held"
+		s.Connector = &store.ConnectorHold{Tenant: t.Tenant, Connector: t.LeasedEffect.Connector, Hold: v.Hold, Detail: o.Detail}
+		if v.Hold == holdpoint.HoldPermission {
+			s.Connector.Type = t.Type
+		}
+		if v.NextAttempt > 0 {
+			s.Connector.Until = now.Add(v.NextAttempt)
+		}
 	}
 	if typ != "" {
 		m, err := e.effectAlert(ctx, holdpoint.Run{ID: t.RunID, Tenant: t.Tenant, Workflow: t.Workflow}, t.workflow, typ, t.ID)
 		if err != nil {
-			return s, v, err
+			return s, err
 		}
 		s.Messages = m
 	}
-	return s, v, nil
+	return s, nil
 }
 
 // alertEnd tells the alert channels about a run that its effects have ended without success.

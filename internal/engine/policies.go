@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/holdpoint/holdpoint"
 	"github.com/holdpoint/holdpoint/internal/payload"
 	"github.com/holdpoint/holdpoint/internal/policy"
@@ -22,11 +24,12 @@ type loaded struct {
 }
 
 type policies struct {
-	store  store.Store
-	mu     sync.Mutex
-	byHash map[string]*loaded // tenant/hash
-	heads  map[string]head
-	moves  int // how often forget was called: a pointer that was read before a move is not kept after it
+	store   store.Store
+	reading singleflight.Group
+	mu      sync.Mutex
+	byHash  map[string]*loaded // tenant/hash
+	heads   map[string]head
+	moves   int // how often forget was called: a pointer that was read before a move is not kept after it
 }
 
 type head struct {
@@ -81,6 +84,19 @@ func (p *policies) version(ctx context.Context, tenant, hash string) (*loaded, e
 	if l != nil {
 		return l, nil
 	}
+	// Whoever asks while it is being read waits for the one reading, which ends with none of them.
+	answer := p.reading.DoChan(tenant+"/"+hash, func() (any, error) { return p.read(context.WithoutCancel(ctx), tenant, hash) })
+	select {
+	case r := <-answer:
+		l, _ = r.Val.(*loaded)
+		return l, r.Err
+	case <-ctx.Done():
+		return nil, holdpoint.Errorf(holdpoint.CodeUnavailable, "the policy was not read in time; repeat the call")
+	}
+}
+
+// read reads and compiles a stored policy, and keeps it.
+func (p *policies) read(ctx context.Context, tenant, hash string) (*loaded, error) {
 	row, err := p.store.PolicyByHash(ctx, tenant, hash)
 	if err != nil {
 		return nil, err

@@ -402,6 +402,7 @@ type Settlement struct {
 	Spend             bool
 	Next              time.Duration // delay of the next attempt (pending) or the first look-up (unknown); negative: none
 	Late              bool
+	Connector         *ConnectorHold // also hold the whole connector, in the same transaction; once, however often this is repeated
 	Messages          []Message
 	Who               holdpoint.Who
 }

@@ -32,7 +32,7 @@ type scenario struct {
 var scenarios = slices.Concat(workScenarios, decisionScenarios, effectScenarios, operatorScenarios)
 
 // uncalled are the verbs that nothing but tests and future versions call.
-var uncalled = []string{"Gauges", "HoldEffects", "PutProof"}
+var uncalled = []string{"Gauges", "HoldConnector", "HoldEffects", "PutProof"}
 
 // elsewhere are the verbs that meet no fault, and those whose faults have tests of their own.
 var elsewhere = []string{"Wake", "Close", "BeginStep"}

@@ -276,7 +276,7 @@ var effectScenarios = []scenario{
 	},
 	{
 		name:  "a connector is held and let go",
-		verbs: []string{"HoldConnector", "ConnectorHolds", "Proof", "ReleaseConnector"},
+		verbs: []string{"SettleAttempts", "ConnectorHolds", "Proof", "ReleaseConnector"},
 		prepare: func(w *world) {
 			w.provider.Queue("/notes", mirror.Status(http.StatusUnauthorized, "{}", nil))
 			w.approved("reply", "k")

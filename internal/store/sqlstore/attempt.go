@@ -31,7 +31,7 @@ var attemptRows = columns(`tenant text, id text, effect_id text, run_id text, nu
 func (t *tx) effectsOf(ctx context.Context, names [][]any) (map[runRef]*holdpoint.Effect, error) {
 	found := make(map[runRef]*holdpoint.Effect, len(names))
 	err := t.each(ids, names, nil, func(with string, args []any) error {
-		rows, err := t.QueryContext(ctx, with+" SELECT "+effectColumns+" FROM effects WHERE (tenant, id) IN (SELECT tenant, id FROM v)", args...)
+		rows, err := t.QueryContext(ctx, with+" SELECT "+effectColumns+" FROM v JOIN effects ON effects.tenant = v.tenant AND effects.id = v.id", args...)
 		_, err = collect(rows, err, func(row scanner) (holdpoint.Effect, error) {
 			e, err := scanEffect(row)
 			found[runRef{e.Tenant, e.ID}] = &e
@@ -228,6 +228,7 @@ func (s *Store) settleAll(ctx context.Context, t *tx, calls []settleCall, out []
 	}
 	var touched []*holdpoint.Run
 	var changed []holdpoint.Effect
+	var holds []store.Settlement
 	for i, c := range calls {
 		if refused[i] = m.known(runs, c.list); refused[i] != nil {
 			continue
@@ -243,6 +244,9 @@ func (s *Store) settleAll(ctx context.Context, t *tx, calls []settleCall, out []
 			if out[i][n] = (store.Settled{Effect: *e, Lost: counts == lost}); counts == moved {
 				m.messages = append(m.messages, r.Messages...)
 			}
+			if r.Connector != nil && counts != stands {
+				holds = append(holds, r)
+			}
 			changed = append(changed, *e)
 			if run := runs[runRef{r.Tenant, r.RunID}]; !slices.Contains(touched, run) {
 				touched = append(touched, run)
@@ -250,6 +254,9 @@ func (s *Store) settleAll(ctx context.Context, t *tx, calls []settleCall, out []
 		}
 	}
 	if err := m.writeAttempts(ctx, m.settled); err != nil {
+		return err
+	}
+	if err := m.holdConnectors(ctx, holds); err != nil {
 		return err
 	}
 	ended, err := m.settleRuns(ctx, touched, changed)
@@ -271,6 +278,22 @@ func (s *Store) settleAll(ctx context.Context, t *tx, calls []settleCall, out []
 	}
 	t.notify("effects")
 	return nil // successors may be due, here or at another replica
+}
+
+// holdConnectors holds the connectors whose answers concern more than one effect, in an order in which two batches cannot
+// deadlock.
+func (m *attemptMover) holdConnectors(ctx context.Context, list []store.Settlement) error {
+	slices.SortStableFunc(list, func(a, b store.Settlement) int {
+		x, y := a.Connector, b.Connector
+		return cmp.Or(cmp.Compare(x.Tenant, y.Tenant), cmp.Compare(x.Connector, y.Connector), cmp.Compare(x.Type, y.Type))
+	})
+	for _, r := range list {
+		m.who = r.Who
+		if err := m.holdConnector(ctx, *r.Connector); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // known says why a settlement cannot be recorded: what it names does not exist.
@@ -347,7 +370,7 @@ type standingAttempt struct {
 func (t *tx) attemptsOf(ctx context.Context, names [][]any) (map[runRef]*standingAttempt, error) {
 	found := make(map[runRef]*standingAttempt, len(names))
 	err := t.each(ids, names, nil, func(with string, args []any) error {
-		rows, err := t.QueryContext(ctx, with+" SELECT "+attemptColumns+", attempts.proof_until, attempts.tenant FROM attempts WHERE (tenant, id) IN (SELECT tenant, id FROM v)", args...)
+		rows, err := t.QueryContext(ctx, with+" SELECT "+attemptColumns+", attempts.proof_until, attempts.tenant FROM v JOIN attempts ON attempts.tenant = v.tenant AND attempts.id = v.id", args...)
 		_, err = collect(rows, err, func(row scanner) (a standingAttempt, err error) {
 			var proof sql.NullInt64
 			if a.Attempt, err = scanAttempt(row, &proof, &a.tenant); proof.Valid {

@@ -89,35 +89,44 @@ func (s *Store) HoldConnector(ctx context.Context, h store.ConnectorHold, who ho
 		if err != nil {
 			return err
 		}
-		var until any
-		if !h.Until.IsZero() {
-			until = h.Until.UnixMicro()
+		m := mover{tx: t, now: now, who: who}
+		if err := m.holdConnector(ctx, h); err != nil {
+			return err
 		}
-		// A hold that is repeated while it stands keeps its beginning, and is no news; a passing one never shortens one
-		// that a person must lift. One statement: two workers that meet the same refusal write one hold.
-		var since int64
-		err = t.QueryRowContext(ctx, `INSERT INTO connector_holds (tenant, connector, type, hold, detail, until, since)
+		return m.flush(ctx)
+	})
+}
+
+// holdConnector holds a connector. A hold that is repeated while it stands keeps its beginning, and is no news; a passing
+// one never shortens one that a person must lift. One statement: two workers that meet the same refusal write one hold.
+func (m *mover) holdConnector(ctx context.Context, h store.ConnectorHold) error {
+	var until any
+	if !h.Until.IsZero() {
+		until = h.Until.UnixMicro()
+	}
+	var since int64
+	err := m.QueryRowContext(ctx, `INSERT INTO connector_holds (tenant, connector, type, hold, detail, until, since)
  VALUES ($1, $2, $3, $4, $5, CAST($6 AS BIGINT), $7)
  ON CONFLICT (tenant, connector, type) DO UPDATE SET hold = excluded.hold, detail = excluded.detail, until = excluded.until,
  since = CASE WHEN connector_holds.hold = excluded.hold AND (connector_holds.until IS NULL OR connector_holds.until > excluded.since)
   THEN connector_holds.since ELSE excluded.since END
  WHERE connector_holds.until IS NOT NULL OR excluded.until IS NULL RETURNING since`,
-			h.Tenant, h.Connector, h.Type, string(h.Hold), h.Detail, until, now.UnixMicro()).Scan(&since)
-		if errors.Is(err, sql.ErrNoRows) || err == nil && since != now.UnixMicro() {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		data := map[string]any{"connector": h.Connector, "hold": h.Hold}
-		if h.Type != "" {
-			data["type"] = h.Type
-		}
-		if !h.Until.IsZero() {
-			data["until"] = h.Until
-		}
-		return t.record(ctx, now, event{tenant: h.Tenant, kind: "connector.held", who: who, data: data})
-	})
+		h.Tenant, h.Connector, h.Type, string(h.Hold), h.Detail, until, m.now.UnixMicro()).Scan(&since)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && since != m.now.UnixMicro() {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	data := map[string]any{"connector": h.Connector, "hold": h.Hold}
+	if h.Type != "" {
+		data["type"] = h.Type
+	}
+	if !h.Until.IsZero() {
+		data["until"] = h.Until
+	}
+	m.note("connector.held", h.Tenant, "", data, nil)
+	return nil
 }
 
 // ReleaseConnector implements store.Outbox.

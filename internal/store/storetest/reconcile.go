@@ -344,6 +344,30 @@ func testConnectorHolds(t *testing.T, open func(testing.TB, func() time.Time) st
 		require.Zero(t, n)
 		require.Equal(t, 4, count(f.kinds(e[0].RunID), "effect.held"))
 	})
+	t.Run("a settlement holds its connector once", func(t *testing.T) {
+		f := newFixture(t, open)
+		f.switchOn()
+		f.released("k", "a")
+		s := f.outcomeOf(f.begin(f.lease(1)[0]), holdpoint.Rejected, holdpoint.EffectPending, "retry")
+		s.Hold, s.Connector = holdpoint.HoldCredentials, &store.ConnectorHold{Tenant: f.tenant, Connector: "mailer", Hold: holdpoint.HoldCredentials, Detail: "401"}
+		settle := func(want ...store.ConnectorHold) {
+			t.Helper()
+			_, err := f.SettleAttempts(f.ctx, owner, []store.Settlement{s})
+			require.NoError(t, err)
+			got, err := f.ConnectorHolds(f.ctx, f.tenant)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		}
+		stands := *s.Connector
+		stands.Since = f.now()
+		settle(stands)
+		require.Equal(t, 1, count(tenantEvents(t, f.Store, f.tenant), "connector.held"))
+		n, err := f.ReleaseConnector(f.ctx, f.tenant, "mailer", "v1", machine)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		settle() // its first answer was lost, and in the meantime somebody has let the connector go
+		require.Equal(t, 1, count(tenantEvents(t, f.Store, f.tenant), "connector.held"))
+	})
 	t.Run("holds of a connector", func(t *testing.T) {
 		f := newFixture(t, open)
 		f.switchOn()
