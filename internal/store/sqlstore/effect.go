@@ -58,8 +58,8 @@ func (t *tx) lockRuns(ctx context.Context, refs []runRef) (map[runRef]*holdpoint
 	}
 	var all []holdpoint.Run
 	err := t.each(ids, named(refs), nil, func(with string, args []any) error {
-		some, err := t.QueryContext(ctx, t.s.expand(with+" SELECT "+runColumns+` FROM runs WHERE (tenant, id) IN (SELECT tenant, id FROM v)
- ORDER BY tenant, scope, key_hmac {{for_update}}`), args...)
+		some, err := t.QueryContext(ctx, t.s.expand(with+" SELECT "+runColumns+` FROM v JOIN runs ON runs.tenant = v.tenant AND runs.id = v.id
+ ORDER BY runs.tenant, runs.scope, runs.key_hmac {{for_update}}`), args...)
 		locked, err := collect(some, err, func(row scanner) (holdpoint.Run, error) { return scanRun(row) })
 		all = append(all, locked...)
 		return err
@@ -374,8 +374,8 @@ func (m *mover) settleRuns(ctx context.Context, runs []*holdpoint.Run, moved []h
 	}
 	ends := map[runRef]end{}
 	err = m.each(ids, rows, nil, func(with string, args []any) error {
-		found, err := m.QueryContext(ctx, with+" SELECT "+standing+` FROM effects WHERE (tenant, run_id) IN (SELECT tenant, id FROM v)
- AND state IN ('pending', 'sending', 'unknown', 'failed') ORDER BY ord`, args...)
+		found, err := m.QueryContext(ctx, with+" SELECT "+standing+` FROM v JOIN effects ON effects.tenant = v.tenant AND effects.run_id = v.id
+ WHERE effects.state IN ('pending', 'sending', 'unknown', 'failed') ORDER BY effects.ord`, args...)
 		_, err = collect(found, err, func(row scanner) (x struct{}, err error) {
 			var at runRef
 			var state holdpoint.EffectState

@@ -58,6 +58,7 @@ func (t *tx) record(ctx context.Context, now time.Time, events ...event) error {
 	if err := t.insert(ctx, "events", eventRows, rows); err != nil {
 		return fmt.Errorf("record: %w", err)
 	}
+	t.events += len(events)
 	return nil
 }
 

@@ -119,7 +119,7 @@ func (s *Store) decideAll(ctx context.Context, t *tx, list []store.Decision, out
 func (t *tx) lockRunsOf(ctx context.Context, approvals [][]any) (map[runRef]*holdpoint.Run, time.Time, error) {
 	var refs []runRef
 	err := t.each(ids, approvals, nil, func(with string, args []any) error {
-		rows, err := t.QueryContext(ctx, with+" SELECT tenant, run_id FROM approvals WHERE (tenant, id) IN (SELECT tenant, id FROM v)", args...)
+		rows, err := t.QueryContext(ctx, with+" SELECT approvals.tenant, approvals.run_id FROM v JOIN approvals ON approvals.tenant = v.tenant AND approvals.id = v.id", args...)
 		some, err := collect(rows, err, func(row scanner) (r runRef, err error) { return r, row.Scan(&r.tenant, &r.id) })
 		refs = append(refs, some...)
 		return err
@@ -134,7 +134,7 @@ func (t *tx) lockRunsOf(ctx context.Context, approvals [][]any) (map[runRef]*hol
 func (t *tx) approvalsOf(ctx context.Context, approvals [][]any) (map[runRef]*holdpoint.Approval, error) {
 	found := map[runRef]*holdpoint.Approval{}
 	err := t.each(ids, approvals, nil, func(with string, args []any) error {
-		rows, err := t.QueryContext(ctx, with+" SELECT "+approvalColumns+" FROM approvals WHERE (tenant, id) IN (SELECT tenant, id FROM v)", args...)
+		rows, err := t.QueryContext(ctx, with+" SELECT "+approvalColumns+" FROM v JOIN approvals ON approvals.tenant = v.tenant AND approvals.id = v.id", args...)
 		_, err = collect(rows, err, func(row scanner) (a holdpoint.Approval, err error) {
 			a, err = scanApproval(row)
 			found[runRef{a.Tenant, a.ID}] = &a
@@ -149,8 +149,8 @@ func (t *tx) approvalsOf(ctx context.Context, approvals [][]any) (map[runRef]*ho
 func (t *tx) decisionsOf(ctx context.Context, approvals [][]any) (map[runRef][]holdpoint.DecisionRecord, error) {
 	found := map[runRef][]holdpoint.DecisionRecord{}
 	err := t.each(ids, approvals, nil, func(with string, args []any) error {
-		rows, err := t.QueryContext(ctx, with+" SELECT "+decisionColumns+`, decisions.tenant FROM decisions
- WHERE (tenant, approval_id) IN (SELECT tenant, id FROM v) ORDER BY created_at, id`, args...)
+		rows, err := t.QueryContext(ctx, with+" SELECT "+decisionColumns+`, decisions.tenant
+ FROM v JOIN decisions ON decisions.tenant = v.tenant AND decisions.approval_id = v.id ORDER BY decisions.created_at, decisions.id`, args...)
 		_, err = collect(rows, err, func(row scanner) (d holdpoint.DecisionRecord, err error) {
 			var tenant string
 			d, err = scanDecision(row, &tenant)

@@ -118,9 +118,9 @@ func (s *Store) keysByHash(ctx context.Context, asked []string, found map[string
 		rows[i] = []any{hash}
 	}
 	return s.each(hashes, rows, []any{s.clock()}, func(with string, args []any) error {
-		returned, err := s.read.QueryContext(ctx, s.expand(with+" SELECT "+keyColumns+", {{now}}, api_keys.token_hash, "+personColumns+` FROM api_keys
+		returned, err := s.read.QueryContext(ctx, s.expand(with+" SELECT "+keyColumns+", {{now}}, api_keys.token_hash, "+personColumns+` FROM v JOIN api_keys ON api_keys.token_hash = v.hash
  LEFT JOIN people ON people.tenant = api_keys.tenant AND people.id = api_keys.person_id
- WHERE api_keys.token_hash IN (SELECT hash FROM v) AND api_keys.revoked_at IS NULL AND (api_keys.person_id = '' OR people.disabled = 0)`), args...)
+ WHERE api_keys.revoked_at IS NULL AND (api_keys.person_id = '' OR people.disabled = 0)`), args...)
 		_, err = collect(returned, err, func(row scanner) (h heldKey, err error) {
 			var p holdpoint.Person
 			var hash string

@@ -112,7 +112,7 @@ func (s *Store) peopleOf(ctx context.Context, tenants []string, found map[string
 		rows[i], found[tenant] = []any{tenant}, nil
 	}
 	return s.each(tenantNames, rows, nil, func(with string, args []any) error {
-		returned, err := s.read.QueryContext(ctx, with+" SELECT "+personColumns+" FROM people WHERE tenant IN (SELECT tenant FROM v) ORDER BY email", args...)
+		returned, err := s.read.QueryContext(ctx, with+" SELECT "+personColumns+" FROM v JOIN people ON people.tenant = v.tenant ORDER BY people.email", args...)
 		_, err = collect(returned, err, func(row scanner) (holdpoint.Person, error) {
 			p, err := scanPerson(row)
 			found[p.Tenant] = append(found[p.Tenant], p)

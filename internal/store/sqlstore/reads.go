@@ -113,7 +113,7 @@ func (s *Store) ApprovalByID(ctx context.Context, tenant, id string) (holdpoint.
 
 func (s *Store) approvalsByID(ctx context.Context, asked []runRef, found map[runRef]holdpoint.Approval) error {
 	return s.each(ids, named(asked), nil, func(with string, args []any) error {
-		rows, err := s.read.QueryContext(ctx, with+" SELECT "+approvalColumns+" FROM approvals WHERE (tenant, id) IN (SELECT tenant, id FROM v)", args...)
+		rows, err := s.read.QueryContext(ctx, with+" SELECT "+approvalColumns+" FROM v JOIN approvals ON approvals.tenant = v.tenant AND approvals.id = v.id", args...)
 		_, err = collect(rows, err, func(row scanner) (holdpoint.Approval, error) {
 			a, err := scanApproval(row)
 			found[runRef{a.Tenant, a.ID}] = a
@@ -138,7 +138,7 @@ func scanContent(row scanner) (r store.Record, err error) {
 
 func (s *Store) contentsOf(ctx context.Context, asked []runRef, found map[runRef]store.Record) error {
 	return s.each(ids, named(asked), nil, func(with string, args []any) error {
-		rows, err := s.read.QueryContext(ctx, with+" SELECT "+contentColumns+" FROM runs WHERE (tenant, id) IN (SELECT tenant, id FROM v)", args...)
+		rows, err := s.read.QueryContext(ctx, with+" SELECT "+contentColumns+" FROM v JOIN runs ON runs.tenant = v.tenant AND runs.id = v.id", args...)
 		_, err = collect(rows, err, func(row scanner) (store.Record, error) {
 			r, err := scanContent(row)
 			found[runRef{r.Run.Tenant, r.Run.ID}] = r

@@ -11,10 +11,13 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -52,7 +55,9 @@ type Store struct {
 	now      func() time.Time
 	log      *slog.Logger
 	wake     chan string
-	news     chan string // kinds of work that other processes are to be told of
+	news     chan string   // kinds of work that other processes are to be told of
+	written  atomic.Int64  // events committed by this process
+	grown    chan struct{} // some were
 	health   health
 	stop     context.CancelFunc
 
@@ -74,7 +79,7 @@ const lockWait = 5 * time.Second
 
 // Open connects and checks the database's version and durability; it does not migrate.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	s := &Store{direct: o.Direct, now: o.Now, log: o.Log, wake: make(chan string, 16), news: make(chan string, 64)}
+	s := &Store{direct: o.Direct, now: o.Now, log: o.Log, wake: make(chan string, 16), news: make(chan string, 64), grown: make(chan struct{}, 1)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -100,6 +105,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	ctx, s.stop = context.WithCancel(context.Background())
 	if s.postgres {
 		go s.tell(ctx)
+		go s.survey(ctx)
 		if s.direct != "" {
 			go s.listen(ctx)
 		}
@@ -168,24 +174,40 @@ func (s *Store) openPostgres(ctx context.Context, dsn string) error {
 	if s.pooled, err = pooled(ctx, *cfg); err != nil {
 		return unavailable("open", err)
 	}
-	if !s.pooled {
-		cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
-		for name, value := range session {
-			cfg.RuntimeParams[name] = value
-		}
+	if s.pooled {
+		s.write = connections(cfg, 24)
+		s.read = s.write
+		return nil
 	}
-	s.write = stdlib.OpenDB(*cfg)
-	s.write.SetMaxOpenConns(24)
-	s.write.SetMaxIdleConns(24)
-	s.read = s.write
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+	maps.Copy(cfg.RuntimeParams, session)
+	s.read = connections(cfg, 6)
+	cfg.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
+	s.write = connections(cfg, 18)
 	return nil
 }
 
-// session is what a PostgreSQL session is set to: compiling takes longer than any of these statements.
-var session = map[string]string{"lock_timeout": strconv.FormatInt(lockWait.Milliseconds(), 10), "jit": "off"}
+func connections(cfg *pgx.ConnConfig, most int) *sql.DB {
+	db := stdlib.OpenDB(*cfg.Copy())
+	db.SetMaxOpenConns(most)
+	db.SetMaxIdleConns(most)
+	return db
+}
+
+// session is what a PostgreSQL session is set to. Every statement finds its rows along an index: statistics of tables that
+// fill and empty within minutes are always wrong, and compiling takes longer than any of them. A statement that writes is
+// also planned once for all values; a search is not, since a state may be rare or that of nearly all.
+var session = map[string]string{"lock_timeout": strconv.FormatInt(lockWait.Milliseconds(), 10), "jit": "off",
+	"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "enable_bitmapscan": "off"}
 
 // setSession sets it for one transaction, behind a pooler.
-var setSession = fmt.Sprintf("SELECT set_config('lock_timeout', '%s', true), set_config('jit', '%s', true)", session["lock_timeout"], session["jit"])
+var setSession = func() string {
+	var set []string
+	for _, name := range slices.Sorted(maps.Keys(session)) {
+		set = append(set, fmt.Sprintf("set_config('%s', '%s', true)", name, session[name]))
+	}
+	return "SELECT " + strings.Join(set, ", ")
+}()
 
 // pooled reports whether a pooler stands between this program and the database: it makes up the backend's number that it
 // tells a client.
@@ -322,8 +344,9 @@ func (s *Store) clock() any {
 // tx is one transaction with the verb that it belongs to.
 type tx struct {
 	*sql.Tx
-	s    *Store
-	news []string // kinds of work that its commit brings
+	s      *Store
+	news   []string // kinds of work that its commit brings
+	events int      // that it has written
 }
 
 // verbTime bounds a verb with all its repetitions. Fail closed: a commit that waits for a standby or a server that does not
@@ -376,6 +399,7 @@ func (s *Store) once(ctx context.Context, verb string, fn func(t *tx) error) (er
 		return fmt.Errorf("%s: commit: %w", verb, err)
 	}
 	killpoint.At(verb, "committed")
+	s.wrote(t.events)
 	for _, kind := range t.news {
 		select {
 		case s.news <- kind:
