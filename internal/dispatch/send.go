@@ -40,12 +40,16 @@ func (d *Dispatcher) send(ctx context.Context) (bool, error) {
 // one carries one effect from its lease to its settlement.
 func (d *Dispatcher) one(ctx context.Context, t *engine.Task) {
 	answered := sync.OnceFunc(func() {
-		d.targets.give(t.Provider)
-		poke(d.effects)
+		if d.targets.give(t.Provider) {
+			poke(d.effects)
+		}
 	})
-	defer poke(d.effects)
-	defer d.targets.end()
-	defer answered()
+	defer func() {
+		answered()
+		if d.targets.end() {
+			poke(d.effects)
+		}
+	}()
 	log := d.o.Log.With("effect", t.ID, "run", t.RunID, "key_hash", payload.Hash([]byte(t.RunKeyT))[:16], "tenant", t.Tenant, "workflow", t.Workflow, "connector", t.ConnectorName(), "type", t.Type)
 	c := d.connectors.of(t.Tenant, t.Connector)
 	defer c.release()

@@ -14,9 +14,10 @@ const growEvery = 20
 // targets keeps one slow, failing or throttling provider from taking all places of the send loop, and lets the flow to a
 // provider that has failed ramp up again.
 type targets struct {
-	mu    sync.Mutex
-	free  int
-	known map[string]*target
+	mu      sync.Mutex
+	free    int
+	starved bool // nothing was leased for want of places
+	known   map[string]*target
 }
 
 type target struct {
@@ -25,6 +26,7 @@ type target struct {
 	allowed  int       // requests at once now: halved by a failure that says so, one more after growEvery successes
 	accepted int       // successes in a row since allowed last changed
 	until    time.Time // throttled: nothing to this provider before then
+	passed   bool      // its effects were passed over for want of places
 }
 
 func newTargets(places int) *targets { return &targets{free: places, known: map[string]*target{}} }
@@ -44,10 +46,12 @@ func (t *targets) room() (int, []string) {
 	for name, x := range t.known {
 		if x.busy >= x.allowed || now.Before(x.until) {
 			full = append(full, name)
+			x.passed = true
 		} else if most = max(most, x.allowed-x.busy); x.busy == 0 && x.allowed == x.limit {
 			delete(t.known, name) // nothing to remember
 		}
 	}
+	t.starved = t.free == 0
 	return min((t.free+3)/4, most), full
 }
 
@@ -65,6 +69,7 @@ func (t *targets) take(provider string, limit int) bool {
 		x.limit, x.allowed = limit, min(x.allowed, limit)
 	}
 	if x.busy >= x.allowed || time.Now().Before(x.until) {
+		x.passed = true
 		return false
 	}
 	x.busy++
@@ -72,18 +77,23 @@ func (t *targets) take(provider string, limit int) bool {
 	return true
 }
 
-// give gives a provider's place back: its request is over.
-func (t *targets) give(provider string) {
+// give gives a provider's place back: its request is over. It reports whether somebody was passed over for the place.
+func (t *targets) give(provider string) (wanted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.known[provider].busy--
+	x := t.known[provider]
+	x.busy--
+	wanted, x.passed = x.passed, false
+	return wanted
 }
 
-// end gives a place of the send loop back: the effect is settled.
-func (t *targets) end() {
+// end gives a place of the send loop back: the effect is settled. It reports whether a lease waited for the place.
+func (t *targets) end() (wanted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.free++
+	wanted, t.starved = t.starved, false
+	return wanted
 }
 
 // learn adapts the flow to what a request met: a pause that the provider asked for holds the whole target and not one row;

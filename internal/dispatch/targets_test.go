@@ -71,3 +71,30 @@ func TestAThrottledTargetWaitsAndOthersGoOn(t *testing.T) {
 		require.True(t, x.take("slow", 8))
 	})
 }
+
+// A place that comes free is worth a new lease only if effects were passed over for it.
+func TestAFreePlaceIsNewsToWhoWaitsForIt(t *testing.T) {
+	x := newTargets(3)
+	require.True(t, x.take("p", 2))
+	require.False(t, x.give("p"))
+	require.False(t, x.end())
+	require.True(t, x.take("p", 2))
+	require.True(t, x.take("p", 2))
+	require.False(t, x.take("p", 2), "at its limit")
+	require.True(t, x.give("p"))
+	require.False(t, x.give("p"), "told once")
+
+	require.True(t, x.take("p", 2))
+	require.True(t, x.take("p", 2))
+	_, full := x.room()
+	require.Equal(t, []string{"p"}, full)
+	require.True(t, x.give("p"), "a lease passed it over")
+
+	y := newTargets(1)
+	require.True(t, y.take("p", 2))
+	room, _ := y.room()
+	require.Zero(t, room)
+	require.False(t, y.give("p"), "it had room")
+	require.True(t, y.end(), "a lease waited for any place")
+	require.False(t, y.end())
+}

@@ -243,24 +243,36 @@ func (e *Engine) firstLookup(t *Task) time.Duration {
 
 // LongestTimeout is the longest exchange that any active policy allows. A lease must outlast it.
 func (e *Engine) LongestTimeout(ctx context.Context) (time.Duration, error) {
+	p := e.policies
+	p.mu.Lock()
+	known, moves := p.longest, p.moves
+	p.mu.Unlock()
+	if time.Since(known.read) <= pointerAge {
+		return known.timeout, nil
+	}
+	known = longest{read: time.Now()}
 	tenants, err := e.store.ListTenants(ctx)
 	if err != nil {
 		return 0, err
 	}
-	longest := time.Duration(0)
 	for _, t := range tenants {
-		p, err := e.activeOrNil(ctx, t.Name)
+		active, err := e.activeOrNil(ctx, t.Name)
 		if err != nil {
 			return 0, err
 		}
-		if p == nil {
+		if active == nil {
 			continue
 		}
-		for _, c := range p.Connectors {
-			longest = max(longest, c.Timeout)
+		for _, c := range active.Connectors {
+			known.timeout = max(known.timeout, c.Timeout)
 		}
 	}
-	return longest, nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.moves == moves {
+		p.longest = known
+	}
+	return known.timeout, nil
 }
 
 // RecoverEffects finds what a dead or paused dispatcher left: an open attempt makes its effect unknown.

@@ -29,12 +29,19 @@ type policies struct {
 	mu      sync.Mutex
 	byHash  map[string]*loaded // tenant/hash
 	heads   map[string]head
+	longest longest
 	moves   int // how often forget was called: a pointer that was read before a move is not kept after it
 }
 
 type head struct {
 	hash string
 	read time.Time
+}
+
+// longest is the longest exchange that any active policy allows, as old as the readings that it comes from may be.
+type longest struct {
+	timeout time.Duration
+	read    time.Time
 }
 
 func newPolicies(s store.Store) *policies {
@@ -46,6 +53,7 @@ func (p *policies) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.moves++
+	p.longest = longest{}
 	clear(p.heads)
 }
 

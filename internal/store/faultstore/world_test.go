@@ -355,11 +355,20 @@ func (w *world) clear(e *holdpoint.Error) {
 // answer has left behind run out. The whiles grow, so that a slow machine gets its work done in between.
 func (w *world) until(what string, met func() bool) {
 	w.Helper()
-	deadline, while := time.Now().Add(patience), 400*time.Millisecond
+	if !w.within(patience, met) {
+		w.Fatalf("not in time: %s; %s", what, strings.Join(w.outcome(), "\n"))
+	}
+}
+
+// soon waits for what need not come: a second or third call that another timing makes needless.
+func (w *world) soon(met func() bool) bool { return w.within(3*time.Second, met) }
+
+func (w *world) within(bound time.Duration, met func() bool) bool {
+	deadline, while := time.Now().Add(bound), 400*time.Millisecond
 	push := time.Now().Add(while)
 	for !met() {
 		if time.Now().After(deadline) {
-			w.Fatalf("not in time: %s; %s", what, strings.Join(w.outcome(), "\n"))
+			return false
 		}
 		if time.Now().After(push) {
 			w.pass(20 * time.Second)
@@ -368,6 +377,7 @@ func (w *world) until(what string, met func() bool) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+	return true
 }
 
 // told waits until every message about a run has left, if anybody sends messages.
