@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"strings"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -8,17 +9,6 @@ import (
 	"github.com/holdpoint/holdpoint"
 	"github.com/holdpoint/holdpoint/internal/store"
 )
-
-func readRun(f *fixture, w *walked) (holdpoint.RunState, int64) {
-	r := f.record(w.fence.RunID).Run
-	return r.State, r.Version
-}
-
-func readApproval(f *fixture, w *walked) (holdpoint.ApprovalState, int64) {
-	a, err := f.ApprovalByID(f.ctx, f.tenant, w.approval.ID)
-	require.NoError(f.t, err)
-	return a.State, a.Version
-}
 
 func walkWork(f *fixture) *walked {
 	w := &walked{key: newID()}
@@ -64,7 +54,7 @@ var (
 	givesUp   = leaves("give up", "give_up", holdpoint.RunFailedTerminal)
 
 	claimed = func(name string, wait time.Duration) event {
-		return event{name: name, triggers: []string{"recover"}, fire: func(f *fixture, w *walked) error {
+		return event{name: name, triggers: []string{"recover"}, tells: []string{"run.duplicate"}, fire: func(f *fixture, w *walked) error {
 			f.advance(wait)
 			if r := f.try(newClaim(f.tenant, w.key)); r.Outcome != holdpoint.Claimed {
 				return holdpoint.Errorf(holdpoint.CodeBusy, "%s", r.Outcome)
@@ -76,21 +66,35 @@ var (
 		_, _, err := f.HoldDraft(f.ctx, f.newDraft(w.fence, f.record(w.fence.RunID).Run.Revision+1, "mail"))
 		return err
 	}}
+	rejects = event{name: "reject output", triggers: []string{"give_up"}, fire: func(f *fixture, w *walked) error {
+		_, err := f.RejectDraft(f.ctx, w.fence, store.DraftRejection{Class: holdpoint.ClassSchema, Terminal: true, Reason: holdpoint.ReasonInvalidOutput, Who: machine})
+		return err
+	}}
+	repairs = event{name: "repair output", tells: []string{"draft.rejected"}, fire: func(f *fixture, w *walked) error {
+		_, err := f.RejectDraft(f.ctx, w.fence, store.DraftRejection{Class: holdpoint.ClassSchema, Who: machine})
+		return err
+	}}
+	renews = event{name: "renew", tells: []string{"lease.renewed"}, fire: func(f *fixture, w *walked) error {
+		_, err := f.RenewLease(f.ctx, w.fence, time.Minute)
+		return err
+	}}
 	sweeps = event{name: "sweep", triggers: []string{"steal_cap", "budget_over", "expire"}, fire: func(f *fixture, _ *walked) error {
 		f.advance(24 * time.Hour)
 		_, err := f.SweepRuns(f.ctx, 1000)
 		return err
 	}}
-	replaces = event{name: "replace", triggers: []string{"replace", "invalidate"}, fire: func(f *fixture, w *walked) error {
+	// replaces only links a run that has ended.
+	replaces = event{name: "replace", triggers: []string{"replace", "invalidate"}, tells: []string{"run.replaced"}, fire: func(f *fixture, w *walked) error {
 		f.advance(2 * time.Minute)
 		_, _, _, err := f.ReplaceRun(f.ctx, f.replacement(w.fence.RunID, newID()))
 		return err
 	}}
-	cancels = event{name: "cancel", triggers: []string{"cancel", "withdraw", "settle"}, fire: func(f *fixture, w *walked) error {
+	// cancels leaves an approval that was given as it is: what it released ends with the run.
+	cancels = event{name: "cancel run", triggers: []string{"cancel", "awaiting_human:withdraw", "pending:withdraw", "settle", "pending:end", "sending:retry+end"}, fire: func(f *fixture, w *walked) error {
 		_, err := f.CancelRun(f.ctx, f.tenant, w.fence.RunID, nil, operator)
 		return err
 	}}
-	withdraws = event{name: "withdraw", triggers: []string{"withdraw", "settle"}, fire: func(f *fixture, w *walked) error {
+	withdraws = event{name: "withdraw", triggers: []string{"withdraw", "settle", "pending:end", "sending:retry+end"}, fire: func(f *fixture, w *walked) error {
 		_, err := f.WithdrawApproval(f.ctx, f.tenant, w.approval.ID, nil, operator)
 		return err
 	}}
@@ -110,42 +114,58 @@ var (
 	}}
 )
 
-var runStates = map[holdpoint.RunState][]reach{
-	holdpoint.RunProcessing:      {walkWork},
-	holdpoint.RunAwaitingHuman:   {walkHeld},
-	holdpoint.RunApproved:        {walkDecided(holdpoint.DecisionApprove)},
-	holdpoint.RunCompleted:       {reach(walkWork).then(completes), walkDecided(holdpoint.DecisionApprove).then(sends)},
-	holdpoint.RunFailedRetryable: {reach(walkWork).then(fails), walkDecided(holdpoint.DecisionSendBack).then(event{name: "read", fire: func(*fixture, *walked) error { return nil }})},
-	holdpoint.RunFailedTerminal:  {reach(walkWork).then(givesUp), walkDecided(holdpoint.DecisionReject)},
+// makes is the reason of every creation: no event of the walk makes a row.
+const makes = "makes the row: every way into a state begins with it"
+
+var runTable = table[holdpoint.RunState]{
+	rows: holdpoint.RunTransitions,
+	states: map[holdpoint.RunState][]reach{
+		holdpoint.RunProcessing:      {walkWork},
+		holdpoint.RunAwaitingHuman:   {walkHeld},
+		holdpoint.RunApproved:        {walkDecided(holdpoint.DecisionApprove)},
+		holdpoint.RunCompleted:       {reach(walkWork).then(completes), walkDecided(holdpoint.DecisionApprove).then(sends)},
+		holdpoint.RunFailedRetryable: {reach(walkWork).then(fails), walkDecided(holdpoint.DecisionSendBack)},
+		holdpoint.RunFailedTerminal:  {reach(walkWork).then(givesUp), walkDecided(holdpoint.DecisionReject)},
+	},
+	events: runEvents,
+	read: func(f *fixture, w *walked) (holdpoint.RunState, int64) {
+		r, err := f.Content(f.ctx, f.tenant, w.fence.RunID)
+		require.NoError(f.t, err)
+		return r.Run.State, r.Run.Version
+	},
+	own: func(*walked, holdpoint.Event) bool { return true },
+	noVerb: map[string]string{
+		"/claim":              makes,
+		"processing/release":  "windows and exceptions are not built yet: nothing is released without a decision",
+		"awaiting_human/edit": "edits, quorums and escalations are not built yet",
+	},
 }
 
-var runEvents = []event{claimed("recover", 10*time.Minute), holds, completes, fails, givesUp, sweeps, replaces, cancels, withdraws, sends,
+var runEvents = []event{claimed("recover", 10*time.Minute), holds, completes, fails, givesUp, rejects, repairs, renews, sweeps, replaces, cancels, withdraws, sends,
 	decides(holdpoint.DecisionApprove), decides(holdpoint.DecisionReject), decides(holdpoint.DecisionSendBack)}
 
-var approvalStates = map[holdpoint.ApprovalState][]reach{
-	holdpoint.ApprovalPending:     {walkHeld},
-	holdpoint.ApprovalApproved:    {walkDecided(holdpoint.DecisionApprove)},
-	holdpoint.ApprovalRejected:    {walkDecided(holdpoint.DecisionReject)},
-	holdpoint.ApprovalSentBack:    {walkDecided(holdpoint.DecisionSendBack)},
-	holdpoint.ApprovalExpired:     {reach(walkHeld).then(sweeps)},
-	holdpoint.ApprovalWithdrawn:   {reach(walkHeld).then(withdraws)},
-	holdpoint.ApprovalInvalidated: {reach(walkHeld).then(replaces)},
-}
-
-// approvalEvents are those of runs but cancel, which withdraws a pending question only.
-func approvalEvents() []event {
-	var all []event
-	for _, e := range runEvents {
-		if e.name != cancels.name {
-			all = append(all, e)
-		}
-	}
-	return all
-}
-
-func readStep(f *fixture, w *walked) (holdpoint.StepState, int64) {
-	s := f.record(w.fence.RunID).Steps[0]
-	return s.State, s.UpdatedAt.UnixMicro()
+var approvalTable = table[holdpoint.ApprovalState]{
+	rows: holdpoint.ApprovalTransitions,
+	states: map[holdpoint.ApprovalState][]reach{
+		holdpoint.ApprovalPending:     {walkHeld},
+		holdpoint.ApprovalApproved:    {walkDecided(holdpoint.DecisionApprove)},
+		holdpoint.ApprovalRejected:    {walkDecided(holdpoint.DecisionReject)},
+		holdpoint.ApprovalSentBack:    {walkDecided(holdpoint.DecisionSendBack)},
+		holdpoint.ApprovalExpired:     {reach(walkHeld).then(sweeps)},
+		holdpoint.ApprovalWithdrawn:   {reach(walkHeld).then(withdraws)},
+		holdpoint.ApprovalInvalidated: {reach(walkHeld).then(replaces)},
+	},
+	events: runEvents,
+	read: func(f *fixture, w *walked) (holdpoint.ApprovalState, int64) {
+		a, err := f.ApprovalByID(f.ctx, f.tenant, w.approval.ID)
+		require.NoError(f.t, err)
+		return a.State, a.Version
+	},
+	own: func(w *walked, e holdpoint.Event) bool { return e.Data["approval_id"] == w.approval.ID },
+	noVerb: map[string]string{
+		"/create":      makes,
+		"pending/edit": "edits are not built yet",
+	},
 }
 
 // walkStep begins a step.
@@ -181,12 +201,20 @@ var (
 	}
 )
 
-var stepEvents = []event{begins, ends("finish", ""), ends("fail", holdpoint.ClassModelTimeout), resolves("resolve_done", true), resolves("resolve_not_done", false)}
-
-var stepStates = map[holdpoint.StepState][]reach{
-	holdpoint.StepRunning:   {walkStep(false), walkStep(true)},
-	holdpoint.StepCompleted: {walkStep(false).then(ends("finish", ""))},
-	holdpoint.StepFailed:    {walkStep(false).then(ends("fail", holdpoint.ClassModelTimeout))},
-	holdpoint.StepUncertain: {walkStep(true).then(begins)},
-	holdpoint.StepPending:   {walkStep(true).then(begins).then(resolves("resolve_not_done", false))},
+var stepTable = table[holdpoint.StepState]{
+	rows: holdpoint.StepTransitions,
+	states: map[holdpoint.StepState][]reach{
+		holdpoint.StepRunning:   {walkStep(false), walkStep(true)},
+		holdpoint.StepCompleted: {walkStep(false).then(ends("finish", ""))},
+		holdpoint.StepFailed:    {walkStep(false).then(ends("fail", holdpoint.ClassModelTimeout))},
+		holdpoint.StepUncertain: {walkStep(true).then(begins)},
+		holdpoint.StepPending:   {walkStep(true).then(begins).then(resolves("resolve_not_done", false))},
+	},
+	events: []event{begins, ends("finish", ""), ends("fail", holdpoint.ClassModelTimeout), resolves("resolve_done", true), resolves("resolve_not_done", false)},
+	read: func(f *fixture, w *walked) (holdpoint.StepState, int64) {
+		s := f.record(w.fence.RunID).Steps[0]
+		return s.State, s.UpdatedAt.UnixMicro()
+	},
+	own:    func(_ *walked, e holdpoint.Event) bool { return strings.HasPrefix(e.Type, "step.") },
+	noVerb: map[string]string{"/begin": makes},
 }
