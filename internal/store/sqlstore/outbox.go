@@ -154,8 +154,7 @@ func (t *tx) judged(ctx context.Context, leased []store.LeasedEffect) error {
 				return x, err
 			}
 			e := of[at]
-			if e.Decider.ID == "" { // the first who approved
-				done()
+			if done(); e.Decider.ID == "" && p.ID != "" { // the first who approved and is still there
 				e.Decider = p
 			}
 			e.KeyLife, e.Policy = time.Duration(life)*time.Microsecond, active
