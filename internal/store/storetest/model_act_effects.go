@@ -134,6 +134,9 @@ func actSettleAttempts(w *twin) {
 			ProviderID: pick(w, "provider id", "", "provider-1"), Detail: "detail"}
 		s.PossiblyCommitted, s.Spend, s.Late = w.seldom("possibly", 8), pick(w, "spend", true, false), w.seldom("late", 6)
 		s.Messages = w.someMessages(b.RunID)
+		if w.seldom("holds its connector", 8) {
+			s.Connector = &store.ConnectorHold{Tenant: modelTenants[0], Connector: "mailer", Hold: holdpoint.HoldQuota, Until: w.now().Add(time.Minute)}
+		}
 		switch {
 		case w.seldom("no such attempt", 20):
 			s.AttemptID = "attempt-none"

@@ -125,7 +125,7 @@ func (m *model) ReleaseEffects(ctx context.Context, owner string, list []store.S
 	return err
 }
 
-func (m *model) SettleAttempts(_ context.Context, owner string, list []store.Settlement) ([]store.Settled, error) {
+func (m *model) SettleAttempts(ctx context.Context, owner string, list []store.Settlement) ([]store.Settled, error) {
 	var runs []*modelRun
 	for _, s := range list {
 		r, e, err := m.effectOf(s.Tenant, s.EffectID)
@@ -140,11 +140,16 @@ func (m *model) SettleAttempts(_ context.Context, owner string, list []store.Set
 		}
 	}
 	out := make([]store.Settled, len(list))
+	var holds []store.Settlement
 	err := m.verb(func() error {
 		for i, s := range list {
+			var again bool
 			var err error
-			if out[i], err = m.settleOne(owner, s); err != nil {
+			if out[i], again, err = m.settleOne(owner, s); err != nil {
 				return err
+			}
+			if s.Connector != nil && !again {
+				holds = append(holds, s)
 			}
 		}
 		for _, r := range runs {
@@ -157,10 +162,17 @@ func (m *model) SettleAttempts(_ context.Context, owner string, list []store.Set
 		}
 		return nil
 	}, runs...)
-	return out, err
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range holds {
+		_ = m.HoldConnector(ctx, *s.Connector, s.Who)
+	}
+	return out, nil
 }
 
-func (m *model) settleOne(owner string, s store.Settlement) (store.Settled, error) {
+// settleOne records one outcome and moves its effect if it counts. It reports whether the attempt was settled before.
+func (m *model) settleOne(owner string, s store.Settlement) (_ store.Settled, again bool, err error) {
 	r, e, _ := m.effectOf(s.Tenant, s.EffectID)
 	ours := e.State == holdpoint.EffectSending && e.LeaseOwner == owner && e.Version == s.Version
 	accepted := false
@@ -169,7 +181,7 @@ func (m *model) settleOne(owner string, s store.Settlement) (store.Settled, erro
 	} else {
 		a := &r.Attempts[slices.IndexFunc(r.Attempts, func(a holdpoint.Attempt) bool { return a.ID == s.AttemptID })]
 		if a.SettledAt != nil && a.Class != holdpoint.ClassCrash {
-			return store.Settled{Effect: e.Effect}, nil // settled once
+			return store.Settled{Effect: e.Effect}, true, nil
 		}
 		o := s.Outcome
 		a.Result, a.Phase, a.Class, a.Status, a.ProviderID, a.Detail, a.SettledAt = o.Result, o.Phase, o.Class, o.Status, o.ProviderID, o.Detail, new(m.clock())
@@ -180,7 +192,6 @@ func (m *model) settleOne(owner string, s store.Settlement) (store.Settled, erro
 		}
 		m.tell(r, kind)
 	}
-	var err error
 	switch {
 	case accepted && s.State == holdpoint.EffectCompleted:
 		err = m.accept(r, e, s.Outcome.ProviderID)
@@ -191,12 +202,12 @@ func (m *model) settleOne(owner string, s store.Settlement) (store.Settled, erro
 		if accepted && e.State == holdpoint.EffectSending { // another attempt is under way; nothing after it without a proof
 			e.PossiblyCommitted = true
 		}
-		return store.Settled{Effect: e.Effect, Lost: true}, nil
+		return store.Settled{Effect: e.Effect, Lost: true}, false, nil
 	default:
 		err = m.apply(r, e, s)
 	}
 	m.queue(s.Messages)
-	return store.Settled{Effect: e.Effect}, err
+	return store.Settled{Effect: e.Effect}, false, err
 }
 
 // crash settles the open attempts of an effect whose process was lost.
