@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -267,4 +269,40 @@ func TestAcceptThenStallIsFoundByLookUp(t *testing.T) {
 	require.Equal(t, 1, w.provider.CountPath("/notes"))
 	require.NotEmpty(t, v.Effects[0].ProviderID)
 	require.Positive(t, v.Effects[0].Lookups)
+}
+
+// flips turns a tenant off between the lease of an effect and the begin of its first attempt.
+type flips struct {
+	store.Store
+	once sync.Once
+}
+
+func (f *flips) BeginAttempts(ctx context.Context, owner string, list []store.AttemptBegin) ([]store.BegunAttempt, error) {
+	var err error
+	f.once.Do(func() {
+		_, _, err = f.SetSwitch(ctx, store.SwitchChange{Tenant: "default", Scope: "tenant", Who: holdpoint.Who{Kind: "local", ID: "test"}})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return f.Store.BeginAttempts(ctx, owner, list)
+}
+
+// What the store does not begin is not sent (I2).
+func TestSwitchedOffBeforeTheAttemptSendsNothing(t *testing.T) {
+	w := newWorldOver(t, func(s store.Store) store.Store { return &flips{Store: s} })
+	w.switchOn()
+	c := w.claim("ticket-reply", "ticket-flip")
+	w.approve(w.draft(c, `{"reply":"Hello"}`))
+	w.until(c.Run.ID, "given back", func(v engine.RunView) bool {
+		events, err := w.e.Evidence(w.ctx, w.machine, v.ID)
+		require.NoError(w, err)
+		return slices.ContainsFunc(events, func(e holdpoint.Event) bool { return e.Type == "effect.released" })
+	})
+	w.switchOn()
+	w.until(c.Run.ID, "completed", func(v engine.RunView) bool { return v.State == holdpoint.RunCompleted })
+	require.Equal(t, 1, w.provider.CountPath("/notes"))
+	rec, err := w.store.Record(w.ctx, "default", c.Run.ID)
+	require.NoError(t, err)
+	require.Len(t, rec.Attempts, 1)
 }
