@@ -3,6 +3,7 @@ package storetest
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -230,14 +231,11 @@ func (m *model) CreateSession(_ context.Context, tenant, person, hash string, id
 	if err != nil {
 		return err
 	}
-	for other, s := range m.sessions { // those of the person that are over are removed
-		if s.tenant == tenant && s.person == person && m.over(s) {
-			delete(m.sessions, other)
-		}
-	}
-	if m.sessions[hash] != nil {
+	gone := func(s *modelSession) bool { return s.tenant == tenant && s.person == person && m.over(s) }
+	if s := m.sessions[hash]; s != nil && !gone(s) {
 		return refused(holdpoint.CodeExists)
 	}
+	maps.DeleteFunc(m.sessions, func(_ string, s *modelSession) bool { return gone(s) })
 	m.sessions[hash] = &modelSession{tenant: tenant, person: person, seen: m.clock(), ends: m.clock().Add(absolute), idle: idle}
 	m.tellTenant(t, "session.created")
 	return nil
