@@ -167,12 +167,14 @@ func (s *siege) check(cycle, since int) {
 		}
 	}
 	r := rand.New(rand.NewPCG(s.seed, uint64(cycle)))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*later)
-	defer cancel()
 	for _, x := range s.j.since(since) {
+		ctx, cancel := context.WithTimeout(t.Context(), later) // each: at the end there are thousands to read
 		_, err := answer(ctx, s.load, r, func(srv *server) (struct{}, error) { return struct{}{}, x.holds(ctx, s.j, srv.otto) })
+		cancel()
 		require.NoError(t, err, "reading %s", x.key)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*later)
+	defer cancel()
 	_, err := answer(ctx, s.load, r, func(srv *server) (struct{}, error) { return struct{}{}, s.desk.holds(ctx, srv) })
 	require.NoError(t, err)
 }

@@ -55,7 +55,7 @@ func (s *Store) LeaseMessages(ctx context.Context, owner string, lease time.Dura
  SELECT tenant, id FROM messages
  WHERE state = 'pending' AND next_at <= {{now}} AND (lease_expires_at IS NULL OR lease_expires_at <= {{now}})
   AND NOT EXISTS (SELECT 1 FROM switches WHERE switches.tenant = messages.tenant AND switches.scope = 'messages' AND switches.is_on = 0)
- ORDER BY next_at, id LIMIT $4 {{for_update}} {{skip_locked}})
+ ORDER BY next_at, id, tenant LIMIT $4 {{for_update}} {{skip_locked}})
  UPDATE messages SET lease_owner = $2, lease_expires_at = {{now}} + $3, attempts = attempts + 1
  FROM picked WHERE messages.tenant = picked.tenant AND messages.id = picked.id
  RETURNING `+messageColumns+`, messages.data, COALESCE((SELECT tenants.active_policy FROM tenants WHERE tenants.tenant = messages.tenant), '')`), s.clock(), owner, micros(lease), limit)
@@ -68,7 +68,7 @@ func (s *Store) LeaseMessages(ctx context.Context, owner string, lease time.Dura
 		return err
 	})
 	slices.SortFunc(leased, func(a, b store.Message) int {
-		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Tenant, b.Tenant))
 	})
 	return leased, err
 }

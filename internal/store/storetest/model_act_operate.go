@@ -60,7 +60,7 @@ func actAddMessages(w *twin) {
 func actLeaseMessages(w *twin) {
 	by, lease, limit := w.dispatcher(), pick(w, "for", time.Minute, 10*time.Second), pick(w, "limit", 100, 1, 2)
 	_, _ = ask(w, "LeaseMessages", func(s store.Store) ([]store.Message, error) {
-		return sortedBy(s.LeaseMessages(w.ctx, by, lease, limit))(func(m store.Message) string { return m.ID })
+		return sortedBy(s.LeaseMessages(w.ctx, by, lease, limit))(func(m store.Message) string { return m.ID + m.Tenant })
 	})
 }
 
