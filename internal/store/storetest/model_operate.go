@@ -122,7 +122,9 @@ func (m *model) LeaseMessages(_ context.Context, owner string, lease time.Durati
 		sw, stored := m.switches[modelRef{msg.Tenant, "messages"}]
 		return msg.State != "pending" || !m.past(msg.next) || msg.owner != "" && !m.past(msg.leased) || stored && !sw.On
 	})
-	slices.SortFunc(due, func(a, b *modelMessage) int { return cmp.Or(a.next.Compare(b.next), strings.Compare(a.ID, b.ID), strings.Compare(a.Tenant, b.Tenant)) })
+	slices.SortFunc(due, func(a, b *modelMessage) int {
+		return cmp.Or(a.next.Compare(b.next), strings.Compare(a.ID, b.ID), strings.Compare(a.Tenant, b.Tenant))
+	})
 	for _, msg := range due[:min(limit, len(due))] {
 		msg.owner, msg.leased = owner, m.clock().Add(lease)
 		msg.Attempts++
