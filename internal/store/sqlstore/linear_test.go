@@ -56,6 +56,7 @@ func TestLinearizable(t *testing.T) {
 
 // Every pair of state and event of every table of transitions moves as the table says, or not at all.
 func TestWalks(t *testing.T) {
+	t.Parallel()
 	t.Run("SQLite", func(t *testing.T) {
 		storetest.Walks(t, func(t testing.TB, now func() time.Time) store.Store {
 			s := connect(t, sqlstore.Options{DSN: "sqlite:" + filepath.Join(t.TempDir(), "holdpoint.db"), Now: now})

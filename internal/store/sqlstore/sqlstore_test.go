@@ -18,22 +18,29 @@ import (
 )
 
 func TestSQLite(t *testing.T) {
-	storetest.Run(t, func(t testing.TB, now func() time.Time) store.Store {
+	t.Parallel()
+	open := func(t testing.TB, now func() time.Time) store.Store {
 		s := connect(t, sqlstore.Options{DSN: "sqlite:" + filepath.Join(t.TempDir(), "holdpoint.db"), Now: now})
 		require.NoError(t, s.Migrate(t.Context()))
 		return s
-	})
+	}
+	storetest.Run(t, open)
+	t.Run("Model", func(t *testing.T) { storetest.Model(t, open) })
 }
 
 func TestPostgres(t *testing.T) {
-	storetest.Run(t, func(t testing.TB, now func() time.Time) store.Store {
+	t.Parallel()
+	open := func(t testing.TB, now func() time.Time) store.Store {
 		dsn := migrated.Postgres(t)
 		return connect(t, sqlstore.Options{DSN: dsn, Direct: dsn, Now: now})
-	})
+	}
+	storetest.Run(t, open)
+	t.Run("Model", func(t *testing.T) { storetest.Model(t, open) })
 }
 
 // A pooler in transaction mode gives each transaction another connection: nothing may rest on a session.
 func TestPgBouncer(t *testing.T) {
+	t.Parallel()
 	pooler, err := url.Parse(testenv.PgBouncer(t, migrated.Postgres(t)))
 	require.NoError(t, err)
 	storetest.Run(t, func(t testing.TB, now func() time.Time) store.Store {

@@ -59,8 +59,8 @@ var modelOmits = map[string]string{
 	"Ping":  "answers whether the database can be reached, which the model always can",
 }
 
-// testModel runs random sequences of every verb on a store and on its model, which must answer alike and leave the same.
-func testModel(t *testing.T, open func(testing.TB, func() time.Time) store.Store) {
+// Model runs random sequences of every verb on a store and on its model, which must answer alike and leave the same.
+func Model(t *testing.T, open func(testing.TB, func() time.Time) store.Store) {
 	calls := map[string]int{}
 	defaults(t, "rapid.checks", sequences)
 	defaults(t, "rapid.steps", "80")

@@ -35,7 +35,6 @@ func Run(t *testing.T, open func(t testing.TB, now func() time.Time) store.Store
 		{"Reconcile", testReconcile},
 		{"Switches", testSwitches},
 		{"Sequences", testSequences},
-		{"Model", testModel},
 		{"People", testPeople},
 		{"Keys", testKeys},
 		{"Policies", testPolicies},
